@@ -1,0 +1,149 @@
+//! The typed errors of every operation: op, argument, what was expected, what was got.
+
+use crate::{Dtype, Tier};
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why an operation was refused. Nothing was written when one is returned.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A size or an offset does not fit the address space.
+    #[error("{op}: {argument}: {what} overflows the address space")]
+    SizeOverflow {
+        /// The operation.
+        op: &'static str,
+        /// The argument at fault.
+        argument: &'static str,
+        /// The size that overflows, with its factors.
+        what: String,
+    },
+
+    /// A slice ends before the last element that its view addresses.
+    #[error(
+        "{op}: {argument} is too short: its view addresses {expected} elements, the slice has {got}"
+    )]
+    TooShort {
+        /// The operation.
+        op: &'static str,
+        /// The argument at fault.
+        argument: &'static str,
+        /// Elements needed.
+        expected: usize,
+        /// Elements in the slice.
+        got: usize,
+    },
+
+    /// A vector's length differs from the one that the problem gives it.
+    #[error("{op}: {argument} has the wrong length: expected {expected} elements, got {got}")]
+    LengthMismatch {
+        /// The operation.
+        op: &'static str,
+        /// The argument at fault.
+        argument: &'static str,
+        /// Elements expected.
+        expected: usize,
+        /// Elements in the slice.
+        got: usize,
+    },
+
+    /// A slice's element type is not the one that the problem names.
+    #[error("{op}: {argument} has the wrong dtype: expected {expected}, got {got}")]
+    DtypeMismatch {
+        /// The operation.
+        op: &'static str,
+        /// The argument at fault.
+        argument: &'static str,
+        /// The problem's dtype.
+        expected: Dtype,
+        /// The slice's dtype.
+        got: Dtype,
+    },
+
+    /// The bias's type is neither f32 nor the operands'.
+    #[error(
+        "{op}: bias has an unsupported dtype: expected f32 or the operands' {operands}, got {got}"
+    )]
+    BiasDtype {
+        /// The operation.
+        op: &'static str,
+        /// The operands' dtype.
+        operands: Dtype,
+        /// The bias's dtype.
+        got: Dtype,
+    },
+
+    /// Two elements of the output share an address.
+    #[error(
+        "{op}: out overlaps itself: sizes {sizes:?} with strides {strides:?} put two elements at one address"
+    )]
+    OverlappingOutput {
+        /// The operation.
+        op: &'static str,
+        /// Size of each output dimension longer than one, outermost first.
+        sizes: Vec<usize>,
+        /// Stride in elements of each of them.
+        strides: Vec<usize>,
+    },
+
+    /// The problem asks for a bias and none was passed, or the reverse.
+    #[error("{op}: bias: expected {expected}, got {got}")]
+    BiasPresence {
+        /// The operation.
+        op: &'static str,
+        /// What the problem says.
+        expected: &'static str,
+        /// What was passed.
+        got: &'static str,
+    },
+
+    /// Accumulation is defined for f32 outputs only (contract section 1).
+    #[error("{op}: out: accumulation needs an f32 output, got {got}")]
+    AccumulateDtype {
+        /// The operation.
+        op: &'static str,
+        /// The output's dtype.
+        got: Dtype,
+    },
+
+    /// The tier is not defined for the dtype, or this engine does not have it.
+    #[error("{op}: the {engine} engine has no {tier} tier for {dtype} operands")]
+    UnsupportedTier {
+        /// The operation.
+        op: &'static str,
+        /// The engine asked.
+        engine: &'static str,
+        /// The tier asked for.
+        tier: Tier,
+        /// The operands' dtype.
+        dtype: Dtype,
+    },
+
+    /// A SIMD level's name is unknown.
+    #[error("{source_name}: unknown SIMD level {got:?}: expected one of portable, avx2, avx512")]
+    UnknownSimd {
+        /// Where the name came from.
+        source_name: &'static str,
+        /// The name.
+        got: String,
+    },
+
+    /// A SIMD level was forced that this processor does not have.
+    #[error("this processor has no {requested}: the best level it has is {available}")]
+    SimdUnavailable {
+        /// The level asked for.
+        requested: crate::cpu::Simd,
+        /// The best level there is.
+        available: crate::cpu::Simd,
+    },
+
+    /// The engine's threads could not be started.
+    #[error("could not start {threads} threads")]
+    ThreadPool {
+        /// Threads asked for.
+        threads: usize,
+        /// What the thread pool said.
+        source: rayon::ThreadPoolBuildError,
+    },
+}

@@ -1,0 +1,108 @@
+//! The naive reference: `docs/contract.md` line by line, slow and obvious. Every engine must equal
+//! it, and golden hashes come from it alone.
+
+use crate::contract::CHUNK;
+use crate::error::Result;
+use crate::operands::with_slice;
+use crate::{BiasGradient, Element, Gemm, Operands, SliceMut, SliceRef, Tier};
+
+/// Computes a product element by element (contract sections 1 to 7).
+///
+/// Bits: the contract's, by definition. Errors: those of [`Gemm::validate`], and
+/// [`Error::UnsupportedTier`](crate::Error::UnsupportedTier).
+pub fn gemm(gemm: &Gemm, mut operands: Operands<'_>) -> Result<()> {
+    gemm.validate(&operands)?;
+    for entry in 0..gemm.batch_len() {
+        let (lhs_offset, rhs_offset, out_offset) = gemm.batch_offsets(entry);
+        for row in 0..gemm.rows() {
+            for col in 0..gemm.cols() {
+                let (lhs, rhs, out) = (gemm.lhs(), gemm.rhs(), gemm.out());
+                let a = |r: usize| {
+                    let at = lhs.offset + lhs_offset + row * lhs.row_stride + r * lhs.col_stride;
+                    widen(operands.lhs, at)
+                };
+                let b = |r: usize| {
+                    let at = rhs.offset + rhs_offset + r * rhs.row_stride + col * rhs.col_stride;
+                    widen(operands.rhs, at)
+                };
+                let at = out.offset + out_offset + row * out.row_stride + col * out.col_stride;
+                let start = if gemm.accumulates() {
+                    widen(operands.out.as_ref(), at)
+                } else {
+                    0.0
+                };
+                let chain = |range: std::ops::Range<usize>| match gemm.tier() {
+                    Tier::Scalar => scalar_chain(range, a, b),
+                    Tier::TensorCore(_) => unreachable!("validated"),
+                };
+                let mut total = sum_of_chunks(start, gemm.reduction(), chain);
+                if let Some(bias) = operands.bias {
+                    total += widen(bias, col);
+                }
+                store(&mut operands.out, at, total);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Computes a bias gradient column by column (contract sections 1 and 3).
+///
+/// Errors: those of [`BiasGradient::validate`].
+pub fn bias_gradient<'a>(
+    problem: &BiasGradient,
+    dy: impl Into<SliceRef<'a>>,
+    db: impl Into<SliceMut<'a>>,
+) -> Result<()> {
+    let (dy, mut db) = (dy.into(), db.into());
+    problem.validate(dy, &db)?;
+    let view = problem.view;
+    for col in 0..problem.cols {
+        let start = if problem.accumulate {
+            widen(db.as_ref(), col)
+        } else {
+            0.0
+        };
+        let total = sum_of_chunks(start, problem.rows, |rows| {
+            rows.fold(0.0, |acc, row| {
+                acc + widen(
+                    dy,
+                    view.offset + row * view.row_stride + col * view.col_stride,
+                )
+            })
+        });
+        store(&mut db, col, total);
+    }
+    Ok(())
+}
+
+/// Section 3: the chunks' results added in ascending order to the start, −0.0 read as +0.0.
+fn sum_of_chunks(
+    start: f32,
+    reduction: usize,
+    chain: impl Fn(std::ops::Range<usize>) -> f32,
+) -> f32 {
+    let mut total = start + 0.0;
+    for first in (0..reduction).step_by(CHUNK) {
+        total += chain(first..reduction.min(first + CHUNK));
+    }
+    total
+}
+
+/// Section 4: one fused multiply-add per element of the reduction, from +0.0.
+fn scalar_chain(
+    range: std::ops::Range<usize>,
+    a: impl Fn(usize) -> f32,
+    b: impl Fn(usize) -> f32,
+) -> f32 {
+    range.fold(0.0, |acc, r| a(r).mul_add(b(r), acc))
+}
+
+fn widen(slice: SliceRef<'_>, at: usize) -> f32 {
+    with_slice!(SliceRef, slice, s => s[at].widen())
+}
+
+/// Section 7: one rounding to the output type, NaN canonical.
+fn store(out: &mut SliceMut<'_>, at: usize, total: f32) {
+    with_slice!(SliceMut, out, s => s[at] = Element::round(total));
+}

@@ -1,0 +1,1 @@
+//! What the tests share: seeded data, hashing and bitwise comparison.
