@@ -182,3 +182,15 @@ pub(crate) fn gather_strided<T: Copy>(
     }
     gathered
 }
+
+/// [`gather_strided`] for elements of any type.
+pub(crate) fn gathered(
+    slice: SliceRef<'_>,
+    start: usize,
+    dims: &[usize],
+    strides: &[usize],
+) -> CpuStorage {
+    with_elements!(slice, elements => {
+        Stored::into_storage(gather_strided(elements, start, dims, strides))
+    })
+}
