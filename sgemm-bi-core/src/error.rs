@@ -120,6 +120,19 @@ pub enum Error {
         dtype: Dtype,
     },
 
+    /// A row's target is no column of the logits.
+    #[error("{op}: target {got} of row {row} is out of range: expected 0 to {classes} (exclusive)")]
+    TargetOutOfRange {
+        /// The operation.
+        op: &'static str,
+        /// The row.
+        row: usize,
+        /// Its target.
+        got: i64,
+        /// Columns of the logits.
+        classes: usize,
+    },
+
     /// A SIMD level's name is unknown.
     #[error("{source_name}: unknown SIMD level {got:?}: expected one of portable, avx2, avx512")]
     UnknownSimd {

@@ -552,7 +552,7 @@ const fn weight_view(layout: WeightLayout, k: usize, n: usize) -> View {
 }
 
 /// Checks that the last element that (size, stride) pairs address lies inside `len` elements.
-fn check_bounds(
+pub(crate) fn check_bounds(
     op: &'static str,
     argument: &'static str,
     offset: usize,

@@ -29,8 +29,10 @@ pub mod cpu;
 mod dtype;
 mod error;
 mod gemm;
+pub mod math;
 mod operands;
 pub mod reference;
+mod rows;
 
 pub use contract::{TensorCoreModel, Tier};
 pub use cpu::CpuEngine;
@@ -38,3 +40,4 @@ pub use dtype::{Dtype, Element};
 pub use error::{Error, Result};
 pub use gemm::{BatchDim, BiasGradient, Gemm, Op, Shape, View, WeightLayout};
 pub use operands::{Operands, SliceMut, SliceRef};
+pub use rows::{Rows, Targets};

@@ -1,6 +1,7 @@
 //! The CPU engine: the contract's bits, packed, blocked, vectorised and threaded.
 
 mod simd;
+mod softmax;
 
 use crate::error::{Error, Result};
 use crate::{BiasGradient, Gemm, Operands, SliceMut, SliceRef};
