@@ -74,9 +74,10 @@ pub enum Error {
         got: Dtype,
     },
 
-    /// Two elements of the output share an address.
+    /// Two elements of the output may share an address: its strides break the rule of
+    /// [`View`](crate::View).
     #[error(
-        "{op}: out overlaps itself: sizes {sizes:?} with strides {strides:?} put two elements at one address"
+        "{op}: out may overlap itself: with sizes {sizes:?} and strides {strides:?} a dimension does not step over what those of smaller stride span"
     )]
     OverlappingOutput {
         /// The operation.

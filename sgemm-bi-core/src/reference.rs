@@ -1,14 +1,10 @@
 //! The naive reference: `docs/contract.md` line by line, slow and obvious. Every engine must equal
 //! it, and golden hashes come from it alone.
 
-mod softmax;
-
 use crate::contract::CHUNK;
 use crate::error::Result;
 use crate::operands::with_slice;
 use crate::{BiasGradient, Element, Gemm, Operands, SliceMut, SliceRef, Tier};
-
-pub use softmax::{cross_entropy, cross_entropy_backward, log_softmax, log_softmax_backward};
 
 /// Computes a product element by element (contract sections 1 to 7).
 ///
@@ -16,6 +12,12 @@ pub use softmax::{cross_entropy, cross_entropy_backward, log_softmax, log_softma
 /// [`Error::UnsupportedTier`](crate::Error::UnsupportedTier).
 pub fn gemm(gemm: &Gemm, mut operands: Operands<'_>) -> Result<()> {
     gemm.validate(&operands)?;
+    if gemm.tier() != Tier::Scalar {
+        return Err(gemm.unsupported_tier("reference"));
+    }
+    if gemm.is_empty() {
+        return Ok(()); // A batch of nothing may have any number of entries.
+    }
     for entry in 0..gemm.batch_len() {
         let (lhs_offset, rhs_offset, out_offset) = gemm.batch_offsets(entry);
         for row in 0..gemm.rows() {
@@ -35,10 +37,7 @@ pub fn gemm(gemm: &Gemm, mut operands: Operands<'_>) -> Result<()> {
                 } else {
                     0.0
                 };
-                let chain = |range: std::ops::Range<usize>| match gemm.tier() {
-                    Tier::Scalar => scalar_chain(range, a, b),
-                    Tier::TensorCore(_) => unreachable!("validated"),
-                };
+                let chain = |range: std::ops::Range<usize>| scalar_chain(range, a, b);
                 let mut total = sum_of_chunks(start, gemm.reduction(), chain);
                 if let Some(bias) = operands.bias {
                     total += widen(bias, col);
