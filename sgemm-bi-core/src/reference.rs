@@ -1,10 +1,14 @@
 //! The naive reference: `docs/contract.md` line by line, slow and obvious. Every engine must equal
 //! it, and golden hashes come from it alone.
 
+mod softmax;
+
 use crate::contract::CHUNK;
 use crate::error::Result;
 use crate::operands::with_slice;
 use crate::{BiasGradient, Element, Gemm, Operands, SliceMut, SliceRef, Tier};
+
+pub use softmax::{cross_entropy, cross_entropy_backward, log_softmax, log_softmax_backward};
 
 /// Computes a product element by element (contract sections 1 to 7).
 ///
