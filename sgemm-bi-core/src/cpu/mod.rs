@@ -1,5 +1,7 @@
 //! The CPU engine: the contract's bits, packed, blocked, vectorised and threaded.
 
+mod isa;
+mod product;
 mod simd;
 
 use crate::error::{Error, Result};
