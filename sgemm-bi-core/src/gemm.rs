@@ -322,16 +322,8 @@ impl Gemm {
 
     /// Offsets of (lhs, rhs, out) that batch entry `index` adds to the views, counting entries
     /// with the innermost dimension fastest.
-    pub fn batch_offsets(&self, mut index: usize) -> (usize, usize, usize) {
-        let mut offsets = (0, 0, 0);
-        for dim in self.batch.iter().rev() {
-            let i = index % dim.len;
-            index /= dim.len;
-            offsets.0 += i * dim.lhs_stride;
-            offsets.1 += i * dim.rhs_stride;
-            offsets.2 += i * dim.out_stride;
-        }
-        offsets
+    pub fn batch_offsets(&self, index: usize) -> (usize, usize, usize) {
+        batch_offsets(&self.batch, index)
     }
 
     /// Checks the description against its operands: dtypes, lengths, bounds, the output's
@@ -541,6 +533,20 @@ impl BiasGradient {
         let dims = [(self.rows, row_stride), (self.cols, col_stride)];
         check_bounds(op, "dy", offset, &dims, dy.len())
     }
+}
+
+/// Offsets of (lhs, rhs, out) of entry `index` in a batch of these dimensions, the last one
+/// fastest.
+pub(crate) fn batch_offsets(dims: &[BatchDim], mut index: usize) -> (usize, usize, usize) {
+    let mut offsets = (0, 0, 0);
+    for dim in dims.iter().rev() {
+        let i = index % dim.len;
+        index /= dim.len;
+        offsets.0 += i * dim.lhs_stride;
+        offsets.1 += i * dim.rhs_stride;
+        offsets.2 += i * dim.out_stride;
+    }
+    offsets
 }
 
 /// The logical [k, n] view of a dense weight.

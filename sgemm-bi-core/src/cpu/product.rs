@@ -1,7 +1,7 @@
 //! One matrix product without batch, as the paths of the engine see it: raw views and sizes.
 
 use crate::operands::with_slice;
-use crate::{Dtype, Gemm, Operands, SliceMut, SliceRef};
+use crate::{Dtype, Gemm, Operands, SliceRef};
 
 /// An input matrix: element (i, j) is `i · row_stride + j · col_stride` elements of `dtype` after
 /// `start`.

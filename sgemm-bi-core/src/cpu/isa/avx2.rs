@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Isa;
+use super::{Isa, Strided};
 use crate::contract::{CANONICAL_NAN_16, CANONICAL_NAN_F32};
 use crate::{Dtype, Element};
 
@@ -19,8 +19,6 @@ impl Avx2 {
 }
 
 const LANES: usize = 8;
-
-const NEAREST_EVEN: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
 /// The mask of the first `count ≤ 8` lanes.
 ///
@@ -65,7 +63,7 @@ unsafe fn round_16<T: Element>(vector: __m256) -> __m128i {
             _mm256_extracti128_si256::<1>(nan),
         );
         let halves = match T::DTYPE {
-            Dtype::F16 => _mm256_cvtps_ph::<NEAREST_EVEN>(vector),
+            Dtype::F16 => _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(vector),
             _ => {
                 // Nearest even on the upper half, as in `Element::round`.
                 let bits = _mm256_castps_si256(vector);
@@ -186,23 +184,27 @@ impl Isa for Avx2 {
     #[inline(always)]
     unsafe fn transpose<T: Element>(
         self,
-        from: *const T,
-        from_stride: usize,
+        from: Strided<*const T>,
         rows: usize,
-        to: *mut f32,
-        to_stride: usize,
+        columns: usize,
+        to: Strided<*mut f32>,
     ) {
-        // SAFETY: `Avx2` proves the features; the caller, that rows i < rows hold 8 elements and
-        // that each column's 8 values can be written.
+        // SAFETY: `Avx2` proves the features; the caller, that rows i < rows hold `columns`
+        // elements and that each column's 8 values can be written.
         unsafe {
             let mut v = [self.zero(); LANES];
             for (i, v) in v.iter_mut().enumerate() {
                 if i < rows {
-                    *v = self.load(from.add(i * from_stride));
+                    let row = from.start.add(i * from.stride);
+                    *v = if columns == LANES {
+                        self.load(row)
+                    } else {
+                        self.load_first(row, columns)
+                    };
                 }
             }
-            for (j, column) in transpose_8(v).into_iter().enumerate() {
-                self.store(to.add(j * to_stride), column);
+            for (j, column) in transpose_8(v).into_iter().enumerate().take(columns) {
+                self.store(to.start.add(j * to.stride), column);
             }
         }
     }

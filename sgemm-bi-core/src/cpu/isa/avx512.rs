@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Isa;
+use super::{Isa, Strided};
 use crate::contract::{CANONICAL_NAN_16, CANONICAL_NAN_F32};
 use crate::{Dtype, Element};
 
@@ -27,11 +27,13 @@ fn first(count: usize) -> __mmask16 {
     ((1u32 << count) - 1) as __mmask16
 }
 
-// SAFETY of the intrinsics below: `Avx512` exists only where the processor has them.
-
+/// Widens 16 values of bf16.
+///
+/// # Safety
+/// The processor has AVX-512 F.
 #[inline(always)]
 unsafe fn widen_bf16(halves: __m256i) -> __m512 {
-    // SAFETY: the caller holds an `Avx512`.
+    // SAFETY: the caller's.
     unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(halves))) }
 }
 
@@ -144,32 +146,22 @@ impl Isa for Avx512 {
     #[inline(always)]
     unsafe fn transpose<T: Element>(
         self,
-        from: *const T,
-        from_stride: usize,
+        from: Strided<*const T>,
         rows: usize,
-        to: *mut f32,
-        to_stride: usize,
+        columns: usize,
+        to: Strided<*mut f32>,
     ) {
-        // Rows of each quarter q of i are gathered so that four 4×4 transposes of 128-bit lanes
-        // finish the work: vector (q, c) holds, in lane l, row 4q + l, columns 4c..4c + 4.
-        let row = |i: usize| {
-            if i < rows {
-                // SAFETY: the caller's: row i < rows holds 16 elements.
-                unsafe { self.load(from.add(i * from_stride)) }
-            } else {
-                self.zero()
-            }
-        };
-        // SAFETY: `Avx512` proves the features; the caller, that each column's 16 values can be
-        // written.
+        // SAFETY: `Avx512` proves the features; the caller, that rows i < rows hold `columns`
+        // elements and that each column's 16 values can be written.
         unsafe {
-            let mut v: [__m512; LANES] = [self.zero(); LANES];
+            let mut v = [self.zero(); LANES];
             for (i, v) in v.iter_mut().enumerate() {
-                *v = row(i);
+                if i < rows {
+                    *v = self.load_first(from.start.add(i * from.stride), columns);
+                }
             }
-            let transposed = transpose_16(v);
-            for (j, column) in transposed.into_iter().enumerate() {
-                self.store(to.add(j * to_stride), column);
+            for (j, column) in transpose_16(v).into_iter().enumerate().take(columns) {
+                self.store(to.start.add(j * to.stride), column);
             }
         }
     }

@@ -5,6 +5,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod exact_fma;
 mod portable;
 
 #[cfg(target_arch = "x86_64")]
@@ -70,23 +71,30 @@ pub(super) trait Isa: Copy + Send + Sync + 'static {
     /// `to` is valid for writing `count` elements.
     unsafe fn round_first<T: Element>(self, to: *mut T, vector: Self::Vector, count: usize);
 
-    /// Widens and transposes: element (i, j) of a block of `rows ≤ LANES` rows and `LANES`
-    /// columns goes to `to[j · to_stride + i]`, for i in 0..LANES; missing rows are +0.0.
+    /// Widens and transposes: element (i, j) of a block goes to `to.start[j · to.stride + i]`, for
+    /// j < `columns` and i in 0..LANES; rows that are missing from the block are +0.0.
     ///
     /// The stores go up in j, so that what one writes past a stride shorter than a vector, the
     /// next overwrites.
     ///
     /// # Safety
-    /// Row i, at `from + i · from_stride`, is valid for reading LANES elements, for i < rows, and
-    /// `to + j · to_stride` for writing LANES values, for j < LANES.
+    /// `rows` and `columns` are at most LANES. Row i, at `from.start + i · from.stride`, is valid
+    /// for reading `columns` elements, for i < rows, and `to.start + j · to.stride` for writing
+    /// LANES values, for j < columns.
     unsafe fn transpose<T: Element>(
         self,
-        from: *const T,
-        from_stride: usize,
+        from: Strided<*const T>,
         rows: usize,
-        to: *mut f32,
-        to_stride: usize,
+        columns: usize,
+        to: Strided<*mut f32>,
     );
+}
+
+/// Lines of elements `stride` elements apart.
+#[derive(Clone, Copy)]
+pub(super) struct Strided<P> {
+    pub start: P,
+    pub stride: usize,
 }
 
 /// Asks for the cache line at `address`, which may be anything.

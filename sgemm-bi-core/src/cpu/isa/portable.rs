@@ -1,6 +1,7 @@
 //! The SIMD level without intrinsics: arrays that the compiler vectorises for its target.
 
-use super::Isa;
+use super::exact_fma;
+use super::{Isa, Strided};
 use crate::Element;
 
 /// The target's baseline instructions.
@@ -42,7 +43,9 @@ impl Isa for Portable {
 
     #[inline(always)]
     fn mul_add(self, a: Lanes, b: Lanes, c: Lanes) -> Lanes {
-        Lanes(std::array::from_fn(|i| a.0[i].mul_add(b.0[i], c.0[i])))
+        Lanes(std::array::from_fn(|i| {
+            exact_fma::mul_add(a.0[i], b.0[i], c.0[i])
+        }))
     }
 
     #[inline(always)]
@@ -80,20 +83,19 @@ impl Isa for Portable {
     #[inline(always)]
     unsafe fn transpose<T: Element>(
         self,
-        from: *const T,
-        from_stride: usize,
+        from: Strided<*const T>,
         rows: usize,
-        to: *mut f32,
-        to_stride: usize,
+        columns: usize,
+        to: Strided<*mut f32>,
     ) {
-        for j in 0..LANES {
+        for j in 0..columns {
             let mut lanes = [0.0; LANES];
             for (i, lane) in lanes.iter_mut().enumerate().take(rows) {
-                // SAFETY: the caller's, and i < rows, j < LANES.
-                *lane = unsafe { from.add(i * from_stride + j).read().widen() };
+                // SAFETY: the caller's, and i < rows, j < columns.
+                *lane = unsafe { from.start.add(i * from.stride + j).read().widen() };
             }
-            // SAFETY: the caller's, and j < LANES.
-            unsafe { self.store(to.add(j * to_stride), Lanes(lanes)) }
+            // SAFETY: the caller's, and j < columns.
+            unsafe { self.store(to.start.add(j * to.stride), Lanes(lanes)) }
         }
     }
 }
