@@ -332,17 +332,8 @@ impl Gemm {
     ///
     /// Meaningful after [`validate`](Gemm::validate), for an index below
     /// [`batch_len`](Gemm::batch_len); otherwise it wraps.
-    pub fn batch_offsets(&self, mut index: usize) -> (usize, usize, usize) {
-        let mut offsets = (0usize, 0usize, 0usize);
-        for dim in self.batch.iter().rev() {
-            let len = dim.len.max(1);
-            let i = index % len;
-            index /= len;
-            offsets.0 = offsets.0.wrapping_add(i.wrapping_mul(dim.lhs_stride));
-            offsets.1 = offsets.1.wrapping_add(i.wrapping_mul(dim.rhs_stride));
-            offsets.2 = offsets.2.wrapping_add(i.wrapping_mul(dim.out_stride));
-        }
-        offsets
+    pub fn batch_offsets(&self, index: usize) -> (usize, usize, usize) {
+        batch_offsets(&self.batch, index)
     }
 
     /// Checks the description against its operands: dtypes, lengths, bounds, the output's
@@ -552,6 +543,21 @@ impl BiasGradient {
         let dims = [(self.rows, row_stride), (self.cols, col_stride)];
         check_bounds(op, "dy", offset, &dims, dy.len())
     }
+}
+
+/// Offsets of (lhs, rhs, out) of entry `index` in a batch of these dimensions, the last one
+/// fastest.
+pub(crate) fn batch_offsets(dims: &[BatchDim], mut index: usize) -> (usize, usize, usize) {
+    let mut offsets = (0usize, 0usize, 0usize);
+    for dim in dims.iter().rev() {
+        let len = dim.len.max(1);
+        let i = index % len;
+        index /= len;
+        offsets.0 = offsets.0.wrapping_add(i.wrapping_mul(dim.lhs_stride));
+        offsets.1 = offsets.1.wrapping_add(i.wrapping_mul(dim.rhs_stride));
+        offsets.2 = offsets.2.wrapping_add(i.wrapping_mul(dim.out_stride));
+    }
+    offsets
 }
 
 /// The logical [k, n] view of a dense weight.

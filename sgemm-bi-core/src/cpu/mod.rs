@@ -1,10 +1,23 @@
 //! The CPU engine: the contract's bits, packed, blocked, vectorised and threaded.
 
+mod batch;
+mod driver;
+mod finish;
+mod float_env;
+mod isa;
+mod kernel;
+mod pack;
+mod product;
+mod scratch;
 mod simd;
 mod softmax;
 
 use crate::error::{Error, Result};
-use crate::{BiasGradient, Gemm, Operands, SliceMut, SliceRef};
+use crate::{BiasGradient, Gemm, Operands, SliceMut, SliceRef, Tier};
+use batch::{Batch, Sharing};
+use product::Product;
+
+use std::sync::Arc;
 
 pub use simd::Simd;
 
@@ -14,7 +27,35 @@ pub use simd::Simd;
 #[derive(Clone, Debug)]
 pub struct CpuEngine {
     simd: Simd,
-    pool: Option<std::sync::Arc<rayon::ThreadPool>>,
+    /// Threads of its own, or else the global ones.
+    pool: Option<Arc<rayon::ThreadPool>>,
+    scratch: Arc<scratch::Pool>,
+}
+
+/// Evaluates an expression with the token of a SIMD level.
+macro_rules! with_isa {
+    ($simd:expr, $isa:ident => $body:expr) => {
+        match $simd {
+            Simd::Portable => {
+                let $isa = isa::Portable;
+                $body
+            }
+            #[cfg(target_arch = "x86_64")]
+            Simd::Avx2 => {
+                // SAFETY: an engine's level is one that the processor has (`Simd::require`).
+                let $isa = unsafe { isa::Avx2::new() };
+                $body
+            }
+            #[cfg(target_arch = "x86_64")]
+            Simd::Avx512 => {
+                // SAFETY: as above.
+                let $isa = unsafe { isa::Avx512::new() };
+                $body
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => unreachable!("no processor of this architecture has the level"),
+        }
+    };
 }
 
 impl CpuEngine {
@@ -27,6 +68,7 @@ impl CpuEngine {
         Ok(CpuEngine {
             simd: Simd::from_environment()?,
             pool: None,
+            scratch: Arc::new(scratch::Pool::new()),
         })
     }
 
@@ -47,7 +89,7 @@ impl CpuEngine {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let pool = pool.map_err(|source| Error::ThreadPool { threads, source })?;
         Ok(CpuEngine {
-            pool: Some(std::sync::Arc::new(pool)),
+            pool: Some(Arc::new(pool)),
             ..self
         })
     }
@@ -60,8 +102,46 @@ impl CpuEngine {
     /// Computes `out = lhs · rhs (+ bias)`, or adds to `out`.
     ///
     /// Errors: those of [`Gemm::validate`], and [`Error::UnsupportedTier`].
-    pub fn gemm(&self, gemm: &Gemm, operands: Operands<'_>) -> Result<()> {
-        crate::reference::gemm(gemm, operands)
+    pub fn gemm(&self, gemm: &Gemm, mut operands: Operands<'_>) -> Result<()> {
+        gemm.validate(&operands)?;
+        match gemm.tier() {
+            Tier::Scalar => {
+                if gemm.batch_len() > 0 && gemm.rows() > 0 && gemm.cols() > 0 {
+                    let first = Product::new(gemm, &mut operands);
+                    self.scalar(&Batch::new(first, gemm.batch()));
+                }
+                Ok(())
+            }
+            Tier::TensorCore(_) => Err(gemm.unsupported_tier("CPU")),
+        }
+    }
+
+    /// The most working memory in bytes that the engine holds at a time: a constant for each
+    /// thread and for each call in progress, whatever the sizes.
+    pub fn scratch_limit(&self) -> usize {
+        fn of<I: isa::Isa>(_: I) -> usize {
+            driver::scratch_limit::<I>()
+        }
+        with_isa!(self.simd, isa => of(isa))
+    }
+
+    /// The scalar tier (contract section 4).
+    fn scalar(&self, batch: &Batch<'_>) {
+        let threads = self.threads();
+        let sharing = batch.sharing(threads);
+        let run = || with_isa!(self.simd, isa => batch.run(isa, sharing, threads, &self.scratch));
+        match (&self.pool, sharing) {
+            (_, Sharing::Alone) => run(),
+            (Some(pool), _) => pool.install(run),
+            (None, _) => rayon::scope(|_| run()),
+        }
+    }
+
+    fn threads(&self) -> usize {
+        match &self.pool {
+            Some(pool) => pool.current_num_threads(),
+            None => rayon::current_num_threads(),
+        }
     }
 
     /// Computes `db = Σ rows of dy`, or adds to `db`.
@@ -76,3 +156,6 @@ impl CpuEngine {
         crate::reference::bias_gradient(problem, dy, db)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! The micro-kernel: one tile of the output through one block of the reduction, in registers.
+
+use super::isa::{Isa, prefetch};
+
+/// What a micro-tile's chains start from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chain {
+    /// +0.0: the block begins a chunk.
+    Begin,
+    /// The values in the partial tile: the block continues a chunk.
+    Continue,
+}
+
+/// One call of the micro-kernel.
+///
+/// The left panel holds `depth` columns of `TILE_ROWS` values, the right panel `depth` rows of
+/// `TILE_VECTORS` vectors, and the partial tile `TILE_ROWS` rows of `TILE_VECTORS` vectors, all
+/// contiguous. The kernel uses the first `rows` and `vectors` of them.
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    pub left: *const f32,
+    pub right: *const f32,
+    pub depth: usize,
+    pub partial: *mut f32,
+    pub chain: Chain,
+    pub rows: usize,
+    pub vectors: usize,
+}
+
+/// Advances the chains of a micro-tile by one block of the reduction (contract section 4).
+///
+/// # Safety
+/// The panels are valid for reading and the partial tile for writing, as [`Step`] lays them out;
+/// the partial tile was written before when the chain continues. `1 ≤ rows ≤ TILE_ROWS`,
+/// `1 ≤ vectors ≤ TILE_VECTORS`.
+#[inline(always)]
+pub(super) unsafe fn advance<I: Isa>(isa: I, step: &Step) {
+    // SAFETY: the caller's.
+    unsafe {
+        match step.vectors {
+            1 => by_rows::<I, 1>(isa, step),
+            2 => by_rows::<I, 2>(isa, step),
+            3 => by_rows::<I, 3>(isa, step),
+            _ => by_rows::<I, 4>(isa, step),
+        }
+    }
+}
+
+/// # Safety
+/// That of [`advance`].
+#[inline(always)]
+unsafe fn by_rows<I: Isa, const VECTORS: usize>(isa: I, step: &Step) {
+    macro_rules! choose {
+        ($($rows:literal)*) => {
+            match step.rows {
+                // SAFETY: the caller's.
+                $($rows => unsafe {
+                    if $rows <= I::TILE_ROWS && VECTORS <= I::TILE_VECTORS {
+                        tile::<I, $rows, VECTORS>(isa, step)
+                    }
+                },)*
+                _ => unreachable!("a tile has at most TILE_ROWS rows"),
+            }
+        };
+    }
+    choose!(1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+}
+
+/// # Safety
+/// That of [`advance`].
+#[inline(never)]
+unsafe fn tile<I: Isa, const ROWS: usize, const VECTORS: usize>(isa: I, step: &Step) {
+    let Step {
+        mut left,
+        mut right,
+        depth,
+        partial,
+        chain,
+        ..
+    } = *step;
+    isa.vectorize(
+        #[inline(always)]
+        || {
+            let width = I::TILE_VECTORS * I::LANES;
+            let mut acc = [[isa.zero(); VECTORS]; ROWS];
+            if chain == Chain::Continue {
+                for (i, row) in acc.iter_mut().enumerate() {
+                    for (j, value) in row.iter_mut().enumerate() {
+                        // SAFETY: inside the partial tile.
+                        *value = unsafe { isa.load(partial.add(i * width + j * I::LANES)) };
+                    }
+                }
+                for line in 0..ROWS * VECTORS * I::LANES / 16 {
+                    prefetch(partial.wrapping_add(I::TILE_ROWS * width + line * 16));
+                }
+            }
+            for _ in 0..depth {
+                let mut b = [isa.zero(); VECTORS];
+                for (j, b) in b.iter_mut().enumerate() {
+                    // SAFETY: inside the right panel.
+                    *b = unsafe { isa.load(right.wrapping_add(j * I::LANES)) };
+                }
+                for (i, row) in acc.iter_mut().enumerate() {
+                    // SAFETY: inside the left panel.
+                    let a = isa.splat(unsafe { left.wrapping_add(i).read() });
+                    for (value, b) in row.iter_mut().zip(b) {
+                        *value = isa.mul_add(a, b, *value);
+                    }
+                }
+                left = left.wrapping_add(I::TILE_ROWS);
+                right = right.wrapping_add(width);
+            }
+            for (i, row) in acc.into_iter().enumerate() {
+                for (j, value) in row.into_iter().enumerate() {
+                    // SAFETY: inside the partial tile.
+                    unsafe { isa.store(partial.add(i * width + j * I::LANES), value) };
+                }
+            }
+        },
+    );
+}
