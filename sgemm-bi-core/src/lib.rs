@@ -31,6 +31,7 @@ mod error;
 mod gemm;
 mod operands;
 pub mod reference;
+pub mod tensor_core;
 
 pub use contract::{TensorCoreModel, Tier};
 pub use cpu::CpuEngine;

@@ -1,9 +1,10 @@
 //! The CPU engine: the contract's bits, packed, blocked, vectorised and threaded.
 
+mod replay;
 mod simd;
 
 use crate::error::{Error, Result};
-use crate::{BiasGradient, Gemm, Operands, SliceMut, SliceRef};
+use crate::{BiasGradient, Gemm, Operands, SliceMut, SliceRef, Tier};
 
 pub use simd::Simd;
 
@@ -60,7 +61,18 @@ impl CpuEngine {
     ///
     /// Errors: those of [`Gemm::validate`], and [`Error::UnsupportedTier`].
     pub fn gemm(&self, gemm: &Gemm, operands: Operands<'_>) -> Result<()> {
+        if let Tier::TensorCore(model) = gemm.tier() {
+            return self.in_pool(|| replay::gemm(gemm, model, self.simd, operands));
+        }
         crate::reference::gemm(gemm, operands)
+    }
+
+    /// Runs `work` on this engine's threads.
+    fn in_pool<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        match &self.pool {
+            Some(pool) => pool.install(work),
+            None => work(),
+        }
     }
 
     /// Computes `db = Σ rows of dy`, or adds to `db`.
