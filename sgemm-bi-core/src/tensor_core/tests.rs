@@ -301,6 +301,7 @@ fn underflow_is_gradual_and_truncated() {
 fn overflow_is_an_infinity() {
     let (large, one, minus_one) = (bf16(0x7f00), bf16(0x3f80), bf16(0xbf80));
     check_both(&[large], &[one], f32_power(127), 0x7f80_0000);
+    check_both(&[large], &[one], f32::MAX, 0x7f80_0000);
     check_both(&[large], &[minus_one], -f32_power(127), 0xff80_0000);
     check_both(&[large], &[large], 0.0, 0x7f80_0000);
     // The largest finite value is reached by truncation, never passed by it.

@@ -117,9 +117,8 @@ impl Arithmetic {
 
         let mut largest = carried_exponent;
         for (a, b) in a.iter().zip(b) {
-            for lane in 0..LANES {
-                let exponent = i32::from(a.exponent) + i32::from(b.exponents[lane]);
-                largest[lane] = largest[lane].max(exponent);
+            for (largest, &exponent) in largest.iter_mut().zip(&b.exponents) {
+                *largest = (i32::from(a.exponent) + i32::from(exponent)).max(*largest);
             }
         }
 

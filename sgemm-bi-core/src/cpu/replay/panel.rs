@@ -223,9 +223,15 @@ impl Rhs {
 
 /// A bit for each lane of a block that holds an infinity or NaN.
 fn special_lanes(block: &[SplitLanes]) -> u16 {
-    block.iter().fold(0, |mask, lanes| {
-        (0..LANES).fold(mask, |mask, lane| {
-            mask | u16::from(lanes.lane(lane).is_special()) << lane
-        })
-    })
+    let mut largest = [ZERO_EXPONENT; LANES];
+    for lanes in block {
+        for (largest, &exponent) in largest.iter_mut().zip(&lanes.exponents) {
+            *largest = exponent.max(*largest);
+        }
+    }
+    let specials = largest.iter().map(|&exponent| exponent >= INFINITY_MARK);
+    let bits = specials
+        .enumerate()
+        .map(|(lane, special)| u16::from(special) << lane);
+    bits.fold(0, |mask, bit| mask | bit)
 }
