@@ -74,9 +74,10 @@ pub enum Error {
         got: Dtype,
     },
 
-    /// Two elements of the output share an address.
+    /// Two elements of the output may share an address: its strides break the rule of
+    /// [`View`](crate::View).
     #[error(
-        "{op}: out overlaps itself: sizes {sizes:?} with strides {strides:?} put two elements at one address"
+        "{op}: out may overlap itself: with sizes {sizes:?} and strides {strides:?} a dimension does not step over what those of smaller stride span"
     )]
     OverlappingOutput {
         /// The operation.
@@ -118,6 +119,19 @@ pub enum Error {
         tier: Tier,
         /// The operands' dtype.
         dtype: Dtype,
+    },
+
+    /// A row's target is no column of the logits.
+    #[error("{op}: target {got} of row {row} is out of range: expected 0 to {classes} (exclusive)")]
+    TargetOutOfRange {
+        /// The operation.
+        op: &'static str,
+        /// The row.
+        row: usize,
+        /// Its target.
+        got: i64,
+        /// Columns of the logits.
+        classes: usize,
     },
 
     /// A SIMD level's name is unknown.

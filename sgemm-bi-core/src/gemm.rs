@@ -53,7 +53,9 @@ impl Op {
 /// all in elements.
 ///
 /// An input may have any strides, zero (broadcast) included. An output's elements must have
-/// addresses of their own.
+/// addresses of their own, and its strides must show it: from the smallest stride to the largest,
+/// each dimension (batch included) steps over all that the ones before it span. Every slice and
+/// every transpose of a dense array does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct View {
     /// Index of element (0, 0).
@@ -320,16 +322,25 @@ impl Gemm {
             .fold(1, |len, dim| len.saturating_mul(dim.len))
     }
 
+    /// True when the output has no element: no row, no column or no batch entry.
+    pub fn is_empty(&self) -> bool {
+        self.rows == 0 || self.cols == 0 || self.batch.iter().any(|dim| dim.len == 0)
+    }
+
     /// Offsets of (lhs, rhs, out) that batch entry `index` adds to the views, counting entries
     /// with the innermost dimension fastest.
+    ///
+    /// Meaningful after [`validate`](Gemm::validate), for an index below
+    /// [`batch_len`](Gemm::batch_len); otherwise it wraps.
     pub fn batch_offsets(&self, mut index: usize) -> (usize, usize, usize) {
-        let mut offsets = (0, 0, 0);
+        let mut offsets = (0usize, 0usize, 0usize);
         for dim in self.batch.iter().rev() {
-            let i = index % dim.len;
-            index /= dim.len;
-            offsets.0 += i * dim.lhs_stride;
-            offsets.1 += i * dim.rhs_stride;
-            offsets.2 += i * dim.out_stride;
+            let len = dim.len.max(1);
+            let i = index % len;
+            index /= len;
+            offsets.0 = offsets.0.wrapping_add(i.wrapping_mul(dim.lhs_stride));
+            offsets.1 = offsets.1.wrapping_add(i.wrapping_mul(dim.rhs_stride));
+            offsets.2 = offsets.2.wrapping_add(i.wrapping_mul(dim.out_stride));
         }
         offsets
     }
@@ -396,11 +407,11 @@ impl Gemm {
         let lhs = dims(rows, r, self.lhs, |dim| dim.lhs_stride);
         let rhs = dims(r, cols, self.rhs, |dim| dim.rhs_stride);
         let out = dims(rows, cols, self.out, |dim| dim.out_stride);
-        if out.iter().all(|&(len, _)| len > 0) {
-            check_bounds(op, "lhs", self.lhs.offset, &lhs, operands.lhs.len())?;
-            check_bounds(op, "rhs", self.rhs.offset, &rhs, operands.rhs.len())?;
-            check_bounds(op, "out", self.out.offset, &out, operands.out.len())?;
-        }
+        // Without an output nothing is read, but no offset may overflow either.
+        let inputs = |len| if self.is_empty() { usize::MAX } else { len };
+        check_bounds(op, "lhs", self.lhs.offset, &lhs, inputs(operands.lhs.len()))?;
+        check_bounds(op, "rhs", self.rhs.offset, &rhs, inputs(operands.rhs.len()))?;
+        check_bounds(op, "out", self.out.offset, &out, operands.out.len())?;
         check_no_overlap(op, out)
     }
 
@@ -551,19 +562,18 @@ const fn weight_view(layout: WeightLayout, k: usize, n: usize) -> View {
     }
 }
 
-/// Checks that the last element that (size, stride) pairs address lies inside `len` elements.
-fn check_bounds(
+/// Checks that the last element that (size, stride) pairs address lies inside `len` elements, and
+/// that no offset along the way overflows, even when a size of zero leaves nothing to address.
+pub(crate) fn check_bounds(
     op: &'static str,
     argument: &'static str,
     offset: usize,
     dims: &[(usize, usize)],
     len: usize,
 ) -> Result<()> {
-    if dims.iter().any(|&(size, _)| size == 0) {
-        return Ok(());
-    }
+    let empty = dims.iter().any(|&(size, _)| size == 0);
     let end = dims.iter().try_fold(offset, |end, &(size, stride)| {
-        (size - 1)
+        size.saturating_sub(1)
             .checked_mul(stride)
             .and_then(|span| end.checked_add(span))
     });
@@ -572,7 +582,7 @@ fn check_bounds(
             let what = format!("offset {offset} with (size, stride) {dims:?}");
             Err(Error::SizeOverflow { op, argument, what })
         }
-        Some(expected) if expected > len => Err(Error::TooShort {
+        Some(expected) if !empty && expected > len => Err(Error::TooShort {
             op,
             argument,
             expected,
@@ -582,9 +592,7 @@ fn check_bounds(
     }
 }
 
-/// Checks that no two elements share an address: sorted by stride, each dimension must step over
-/// everything that the smaller ones span. (Sufficient, and true of every array that a slice or a
-/// transpose of a dense one makes.)
+/// Checks that no two elements share an address, by the sufficient rule that [`View`] states.
 fn check_no_overlap(op: &'static str, dims: Vec<(usize, usize)>) -> Result<()> {
     if dims.iter().any(|&(size, _)| size == 0) {
         return Ok(());

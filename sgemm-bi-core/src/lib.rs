@@ -29,8 +29,10 @@ pub mod cpu;
 mod dtype;
 mod error;
 mod gemm;
+pub mod math;
 mod operands;
 pub mod reference;
+mod rows;
 pub mod tensor_core;
 
 pub use contract::{TensorCoreModel, Tier};
@@ -39,3 +41,4 @@ pub use dtype::{Dtype, Element};
 pub use error::{Error, Result};
 pub use gemm::{BatchDim, BiasGradient, Gemm, Op, Shape, View, WeightLayout};
 pub use operands::{Operands, SliceMut, SliceRef};
+pub use rows::{Rows, Targets};

@@ -1,6 +1,8 @@
 //! The naive reference: `docs/contract.md` line by line, slow and obvious. Every engine must equal
 //! it, and golden hashes come from it alone.
 
+mod softmax;
+
 use std::ops::Range;
 
 use crate::contract::{BlockParameters, CHUNK};
@@ -9,12 +11,17 @@ use crate::operands::with_slice;
 use crate::tensor_core::{self, Format, Number};
 use crate::{BiasGradient, Element, Gemm, Operands, SliceMut, SliceRef, Tier};
 
+pub use softmax::{cross_entropy, cross_entropy_backward, log_softmax, log_softmax_backward};
+
 /// Computes a product element by element (contract sections 1 to 7).
 ///
 /// Bits: the contract's, by definition. Errors: those of [`Gemm::validate`], and
 /// [`Error::UnsupportedTier`](crate::Error::UnsupportedTier).
 pub fn gemm(gemm: &Gemm, mut operands: Operands<'_>) -> Result<()> {
     gemm.validate(&operands)?;
+    if gemm.is_empty() {
+        return Ok(()); // A batch of nothing may have any number of entries.
+    }
     for entry in 0..gemm.batch_len() {
         let (lhs_offset, rhs_offset, out_offset) = gemm.batch_offsets(entry);
         for row in 0..gemm.rows() {

@@ -2,6 +2,7 @@
 
 mod replay;
 mod simd;
+mod softmax;
 
 use crate::error::{Error, Result};
 use crate::{BiasGradient, Gemm, Operands, SliceMut, SliceRef, Tier};

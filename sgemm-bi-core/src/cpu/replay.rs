@@ -38,6 +38,9 @@ pub(super) fn gemm(
     operands: Operands<'_>,
 ) -> Result<()> {
     gemm.validate(&operands)?;
+    if gemm.is_empty() {
+        return Ok(()); // A batch of nothing may have any number of entries.
+    }
     let (bias, out) = (operands.bias, operands.out);
     let arithmetic = Arithmetic::new(model, gemm.dtype(), simd);
     match (operands.lhs, operands.rhs) {

@@ -1,0 +1,346 @@
+//! From named axes and Candle's layouts to the core's problem: rows, columns, one reduction, and
+//! batch dimensions for the rest.
+
+use candle_core::{CpuStorage, Layout, Shape};
+use sgemm_bi_core::{BatchDim, Gemm, Op, Operands, SliceRef, View};
+
+use super::contraction::{Axis, Contraction};
+use crate::engine::engine;
+use crate::error::Error;
+use crate::storage::{filled, gathered, output_len, slice_of, with_elements};
+
+/// Computes a contraction; the result is dense and row-major.
+pub(super) fn run(
+    contraction: &Contraction,
+    lhs: (&CpuStorage, &Layout),
+    rhs: (&CpuStorage, &Layout),
+    bias: Option<(&CpuStorage, &Layout)>,
+) -> Result<(CpuStorage, Shape), Error> {
+    let op = contraction.op.name();
+    let lhs = Operand::new(op, "lhs", &contraction.lhs, lhs)?;
+    let rhs = Operand::new(op, "rhs", &contraction.rhs, rhs)?;
+    let names = Names::new(op, contraction, &lhs, &rhs)?;
+
+    let mut copies = (None, None);
+    let lhs = lhs.with_one_reduction_stride(&names, &mut copies.0)?;
+    let rhs = rhs.with_one_reduction_stride(&names, &mut copies.1)?;
+
+    let shape: Vec<usize> = contraction
+        .out
+        .iter()
+        .map(|&axis| names.size(axis))
+        .collect();
+    let len = output_len(op, &shape)?;
+    let out = Strides::dense(&contraction.out, &shape);
+
+    let dtype = lhs.slice.dtype();
+    let mut gemm = names.gemm(contraction, &lhs, &rhs, &out);
+    let bias_copy;
+    let bias = match bias {
+        None => None,
+        Some((storage, layout)) => {
+            let slice = slice_of(op, "bias", storage)?;
+            gemm = gemm.with_bias(slice.dtype());
+            Some(match layout.contiguous_offsets() {
+                Some((start, end)) => with_elements!(slice, s => SliceRef::from(&s[start..end])),
+                None => {
+                    let (start, dims) = (layout.start_offset(), layout.dims());
+                    bias_copy = gathered(slice, start, dims, layout.stride());
+                    slice_of(op, "bias", &bias_copy)?
+                }
+            })
+        }
+    };
+    let storage = filled(dtype, len, |out| {
+        let (lhs, rhs) = (lhs.slice, rhs.slice);
+        let operands = Operands {
+            lhs,
+            rhs,
+            bias,
+            out,
+        };
+        Ok(engine()?.gemm(&gemm, operands)?)
+    })?;
+    Ok((storage, Shape::from(shape)))
+}
+
+/// Drops dimensions of size 1 and joins neighbours that one stride describes, outermost first.
+pub(super) fn merge(dims: impl IntoIterator<Item = BatchDim>) -> Vec<BatchDim> {
+    let mut merged: Vec<BatchDim> = Vec::new();
+    for dim in dims.into_iter().filter(|dim| dim.len != 1) {
+        let strides = |dim: &BatchDim| [dim.lhs_stride, dim.rhs_stride, dim.out_stride];
+        match merged.last_mut() {
+            Some(outer)
+                if dim.len == 0
+                    || outer.len == 0
+                    || strides(outer)
+                        .into_iter()
+                        .zip(strides(&dim))
+                        .all(|(outer, inner)| Some(outer) == inner.checked_mul(dim.len)) =>
+            {
+                // Saturates only for a result that `output_len` has refused.
+                *outer = BatchDim {
+                    len: outer.len.saturating_mul(dim.len),
+                    ..dim
+                };
+            }
+            _ => merged.push(dim),
+        }
+    }
+    merged
+}
+
+/// The stride of each name in one tensor.
+struct Strides(Vec<(usize, usize)>);
+
+impl Strides {
+    fn new(axes: &[Axis], strides: &[usize]) -> Self {
+        let named = axes
+            .iter()
+            .zip(strides)
+            .filter_map(|(axis, &stride)| match axis {
+                Axis::Named(name) => Some((*name, stride)),
+                Axis::Unit => None,
+            });
+        Strides(named.collect())
+    }
+
+    fn dense(axes: &[Axis], shape: &[usize]) -> Self {
+        let mut stride = 1usize;
+        let mut strides = vec![0; shape.len()];
+        for (to, &size) in strides.iter_mut().zip(shape).rev() {
+            *to = stride;
+            stride = stride.saturating_mul(size);
+        }
+        Strides::new(axes, &strides)
+    }
+
+    fn get(&self, name: usize) -> Option<usize> {
+        self.0
+            .iter()
+            .find(|(of, _)| *of == name)
+            .map(|&(_, stride)| stride)
+    }
+
+    /// The stride along a name; 0, a broadcast, along one that the tensor lacks.
+    fn along(&self, name: usize) -> usize {
+        self.get(name).unwrap_or(0)
+    }
+}
+
+/// One tensor of a contraction as it lies in memory.
+struct Operand<'a> {
+    op: &'static str,
+    argument: &'static str,
+    axes: &'a [Axis],
+    dims: &'a [usize],
+    slice: SliceRef<'a>,
+    offset: usize,
+    strides: Strides,
+}
+
+impl<'a> Operand<'a> {
+    fn new(
+        op: &'static str,
+        argument: &'static str,
+        axes: &'a [Axis],
+        (storage, layout): (&'a CpuStorage, &'a Layout),
+    ) -> Result<Self, Error> {
+        Ok(Operand {
+            op,
+            argument,
+            axes,
+            dims: layout.dims(),
+            slice: slice_of(op, argument, storage)?,
+            offset: layout.start_offset(),
+            strides: Strides::new(axes, layout.stride()),
+        })
+    }
+
+    /// This operand, or a dense copy of it when its summed indices have no single stride.
+    ///
+    /// A weight is never copied: the indices summed over it are one axis in every operation that
+    /// reads it.
+    fn with_one_reduction_stride<'b>(
+        self,
+        names: &Names,
+        copy: &'b mut Option<CpuStorage>,
+    ) -> Result<Operand<'b>, Error>
+    where
+        'a: 'b,
+    {
+        let summed = names.of(Role::Reduction).map(|(name, len)| BatchDim {
+            len,
+            lhs_stride: self.strides.along(name),
+            rhs_stride: 0,
+            out_stride: 0,
+        });
+        if merge(summed).len() <= 1 {
+            return Ok(self);
+        }
+        // Batch outermost, then the summed indices side by side, then rows or columns.
+        let kept = [Role::Batch, Role::Reduction, Role::Rows, Role::Cols]
+            .into_iter()
+            .flat_map(|role| names.of(role))
+            .filter_map(|(name, len)| Some((name, len, self.strides.get(name)?)));
+        let kept: Vec<_> = kept.collect();
+        let dims: Vec<usize> = kept.iter().map(|&(_, len, _)| len).collect();
+        let strides: Vec<usize> = kept.iter().map(|&(_, _, stride)| stride).collect();
+        let axes: Vec<Axis> = kept.iter().map(|&(name, _, _)| Axis::Named(name)).collect();
+        let copy = copy.insert(gathered(self.slice, self.offset, &dims, &strides));
+        Ok(Operand {
+            slice: slice_of(self.op, self.argument, copy)?,
+            offset: 0,
+            strides: Strides::dense(&axes, &dims),
+            ..self
+        })
+    }
+}
+
+/// What an index does in a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// Both operands and the result have it.
+    Batch,
+    /// The first operand and the result have it.
+    Rows,
+    /// The second operand and the result have it.
+    Cols,
+    /// Only the operands have it.
+    Reduction,
+}
+
+/// Every name of a contraction in ascending order, with its role and size.
+struct Names(Vec<(usize, Role, usize)>);
+
+impl Names {
+    fn new(
+        op: &'static str,
+        contraction: &Contraction,
+        lhs: &Operand<'_>,
+        rhs: &Operand<'_>,
+    ) -> Result<Self, Error> {
+        let mut names: Vec<(usize, Role, usize)> = Vec::new();
+        for operand in [lhs, rhs] {
+            if operand.axes.len() != operand.dims.len() {
+                return Err(mismatch(
+                    op,
+                    operand,
+                    format!("{} dimensions", operand.axes.len()),
+                ));
+            }
+            for (axis, &len) in operand.axes.iter().zip(operand.dims) {
+                let Axis::Named(name) = *axis else { continue };
+                let has = |axes: &[Axis]| axes.contains(&Axis::Named(name));
+                let role = match (has(lhs.axes), has(rhs.axes), has(&contraction.out)) {
+                    (true, true, true) => Role::Batch,
+                    (true, false, _) => Role::Rows,
+                    (false, _, _) => Role::Cols,
+                    (true, true, false) => Role::Reduction,
+                };
+                match names.iter().find(|&&(known, ..)| known == name) {
+                    None => names.push((name, role, len)),
+                    Some(&(_, _, known)) if known == len => {}
+                    Some(&(_, _, known)) => {
+                        let expected = format!("size {known} where it has size {len}");
+                        return Err(mismatch(op, operand, expected));
+                    }
+                }
+            }
+        }
+        names.sort_unstable_by_key(|&(name, ..)| name);
+        Ok(Names(names))
+    }
+
+    fn of(&self, role: Role) -> impl Iterator<Item = (usize, usize)> {
+        let with_role = self.0.iter().filter(move |&&(_, of, _)| of == role);
+        with_role.map(|&(name, _, len)| (name, len))
+    }
+
+    fn size(&self, axis: Axis) -> usize {
+        let Axis::Named(name) = axis else { return 1 };
+        let known = self.0.iter().find(|&&(known, ..)| known == name);
+        known.map_or(1, |&(_, _, len)| len)
+    }
+
+    /// The problem for the core.
+    fn gemm(
+        &self,
+        contraction: &Contraction,
+        lhs: &Operand<'_>,
+        rhs: &Operand<'_>,
+        out: &Strides,
+    ) -> Gemm {
+        let dims = |role| {
+            merge(self.of(role).map(|(name, len)| BatchDim {
+                len,
+                lhs_stride: lhs.strides.along(name),
+                rhs_stride: rhs.strides.along(name),
+                out_stride: out.along(name),
+            }))
+        };
+        let mut batch = dims(Role::Batch);
+        let (rows, outer_rows) = split_longest(dims(Role::Rows));
+        let (cols, outer_cols) = split_longest(dims(Role::Cols));
+        let (summed, _) = split_longest(dims(Role::Reduction));
+        batch.extend(outer_rows);
+        batch.extend(outer_cols);
+
+        let dtype = lhs.slice.dtype();
+        let gemm = product(contraction.op, [rows.len, summed.len, cols.len], dtype)
+            .with_out_dtype(dtype)
+            .with_tier(contraction.tier)
+            .with_views(
+                View {
+                    offset: lhs.offset,
+                    row_stride: rows.lhs_stride,
+                    col_stride: summed.lhs_stride,
+                },
+                View {
+                    offset: rhs.offset,
+                    row_stride: summed.rhs_stride,
+                    col_stride: cols.rhs_stride,
+                },
+                View {
+                    offset: 0,
+                    row_stride: rows.out_stride,
+                    col_stride: cols.out_stride,
+                },
+            );
+        batch.into_iter().fold(gemm, Gemm::with_batch)
+    }
+}
+
+/// The product `[rows, summed] · [summed, cols]` under the name of an operation.
+fn product(op: Op, [rows, summed, cols]: [usize; 3], dtype: sgemm_bi_core::Dtype) -> Gemm {
+    use sgemm_bi_core::{Shape, WeightLayout::InOut};
+    let shape = |m, k, n| Shape { m, k, n };
+    match op {
+        Op::Forward => Gemm::forward(shape(rows, summed, cols), dtype, InOut),
+        Op::InputGradient => Gemm::input_gradient(shape(rows, cols, summed), dtype, InOut),
+        Op::WeightGradient => Gemm::weight_gradient(shape(summed, rows, cols), dtype, InOut),
+        _ => Gemm::matmul(shape(rows, summed, cols), dtype),
+    }
+}
+
+/// The longest dimension, which the core blocks and threads over, and the others.
+fn split_longest(mut dims: Vec<BatchDim>) -> (BatchDim, Vec<BatchDim>) {
+    let longest = (0..dims.len()).max_by_key(|&i| dims[i].len);
+    let one = BatchDim {
+        len: 1,
+        lhs_stride: 0,
+        rhs_stride: 0,
+        out_stride: 0,
+    };
+    let longest = longest.map_or(one, |i| dims.remove(i));
+    (longest, dims)
+}
+
+fn mismatch(op: &'static str, operand: &Operand<'_>, expected: String) -> Error {
+    Error::Shape {
+        op,
+        argument: operand.argument,
+        expected,
+        got: operand.dims.to_vec(),
+    }
+}

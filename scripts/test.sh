@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# Runs every check there is, in the order of what fails fastest. A check that cannot run here says
+# why in one line. Ends with a summary; exits non-zero if anything failed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+export CARGO_TERM_COLOR=never RUST_BACKTRACE=1
+failed=()
+skipped=()
+begin=$SECONDS
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# check NAME COMMAND…: runs it, notes its outcome and its time.
+check() {
+    local name=$1 start=$SECONDS
+    shift
+    printf '\n== %s\n' "$name"
+    if "$@"; then
+        printf -- '-- %s: passed in %d s\n' "$name" $((SECONDS - start))
+    else
+        printf -- '-- %s: FAILED after %d s\n' "$name" $((SECONDS - start))
+        failed+=("$name")
+    fi
+}
+
+skip() {
+    printf '\n== %s: skipped: %s\n' "$1" "$2"
+    skipped+=("$1 ($2)")
+}
+
+have cargo || { echo "cargo is not installed: see https://rustup.rs" >&2; exit 2; }
+have cc || { echo "a C compiler (cc) is not installed" >&2; exit 2; }
+
+# Published outputs of real tensor cores, for the block model; they are not part of the project.
+if [ -z "${SGEMM_BI_TC_VECTORS:-}" ] && [ -d ../shared/tensor-core-vectors ]; then
+    SGEMM_BI_TC_VECTORS=$(cd ../shared/tensor-core-vectors && pwd)
+    export SGEMM_BI_TC_VECTORS
+fi
+
+if cargo fmt --version >/dev/null 2>&1; then
+    check "format" cargo fmt --all --check
+else
+    skip "format" "rustfmt is not installed"
+fi
+
+if cargo clippy --version >/dev/null 2>&1; then
+    check "lints" cargo clippy --locked --workspace --all-targets --all-features -- -D warnings
+else
+    skip "lints" "clippy is not installed"
+fi
+
+if cargo nextest --version >/dev/null 2>&1; then
+    check "tests" cargo nextest run --locked --workspace --no-fail-fast
+else
+    echo "cargo-nextest is not installed: cargo test runs the tests instead"
+    check "tests" cargo test --locked --workspace --no-fail-fast --bins --lib --tests
+fi
+check "doctests" cargo test --locked --workspace --doc
+
+check "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
+
+# Each crate must also build on its own, without what others switch on in their shared dependencies.
+features() {
+    local package
+    for package in sgemm-bi-core candle-sgemm-bi sgemm-bi-examples sgemm-bi-tests; do
+        cargo check --locked -p "$package" --no-default-features --quiet || return 1
+        cargo check --locked -p "$package" --all-features --quiet || return 1
+    done
+}
+check "feature combinations" features
+
+if cargo deny --version >/dev/null 2>&1; then
+    check "bans, licences and sources" cargo deny --offline check bans licenses sources
+else
+    skip "bans, licences and sources" "cargo-deny is not installed"
+fi
+
+check "goldens equal the reference" \
+    cargo run --locked --release --quiet -p sgemm-bi-tests --bin make-goldens -- --check
+
+# The README's promise: one hash, whatever the threads and the SIMD level.
+readme_hash=$(grep -oE '\b[0-9a-f]{64}\b' README.md | head -n 1)
+train() {
+    local out
+    out=$(mktemp -d) || return 1
+    env "$@" target/release/train-mlp --out "$out/weights.safetensors" --expect "$readme_hash"
+    local status=$?
+    rm -rf "$out"
+    return $status
+}
+check "train-mlp builds" cargo build --locked --release --bin train-mlp
+check "train-mlp, default" train
+check "train-mlp, one thread" train RAYON_NUM_THREADS=1
+check "train-mlp, two threads" train RAYON_NUM_THREADS=2
+check "train-mlp, portable SIMD" train SGEMM_BI_SIMD=portable
+for simd in avx2 avx512; do
+    case $simd in
+        avx2) flag=fma ;;
+        avx512) flag=avx512dq ;;
+    esac
+    if grep -qw "$flag" /proc/cpuinfo 2>/dev/null; then
+        check "train-mlp, $simd" train SGEMM_BI_SIMD=$simd
+    else
+        skip "train-mlp, $simd" "this processor does not have it"
+    fi
+done
+
+printf '\n== summary after %d s\n' $((SECONDS - begin))
+for name in ${skipped[@]+"${skipped[@]}"}; do printf 'skipped: %s\n' "$name"; done
+for name in ${failed[@]+"${failed[@]}"}; do printf 'FAILED: %s\n' "$name"; done
+[ ${#failed[@]} -eq 0 ] && echo "every check that ran passed"
+[ ${#failed[@]} -eq 0 ]

@@ -1,0 +1,282 @@
+//! The engine's log-softmax and cross-entropy against the naive reference, bit for bit.
+
+use half::{bf16, f16};
+
+use crate::cpu::Simd;
+use crate::{CpuEngine, Element, Error, Rows, SliceMut, SliceRef, Targets, reference};
+
+/// A fixed sequence of f32: mostly moderate, now and then a value that ends or overflows a row.
+fn values(len: usize, seed: u64) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..len)
+        .map(|_| {
+            let word = next();
+            let uniform = (word >> 40) as f32 / (1 << 24) as f32 - 0.5;
+            match word % 4_001 {
+                0 => -0.0,
+                1 => f32::NEG_INFINITY,
+                2 => 300.0 * uniform,
+                _ => 12.0 * uniform,
+            }
+        })
+        .collect()
+}
+
+fn engines() -> Vec<CpuEngine> {
+    let mut engines = Vec::new();
+    for simd in Simd::available() {
+        for threads in [1, 2, 5] {
+            let engine = CpuEngine::new().and_then(|e| e.with_simd(simd)?.with_threads(threads));
+            engines.push(engine.expect("this processor has the level"));
+        }
+    }
+    engines
+}
+
+fn assert_same<T: Element>(what: &str, got: &[T], want: &[T]) {
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        let (got, want) = (got.bits(), want.bits());
+        assert_eq!(
+            got, want,
+            "{what}: element {i}: got {got:#010X}, want {want:#010X}"
+        );
+    }
+    assert_eq!(got.len(), want.len());
+}
+
+/// All four functions on one problem, every engine against the reference.
+fn check<T: Element>(rows: Rows, x: &[T], dy: &[T])
+where
+    for<'a> SliceRef<'a>: From<&'a [T]>,
+    for<'a> SliceMut<'a>: From<&'a mut [T]>,
+{
+    let targets: Vec<i64> = (0..rows.rows).map(|i| (i * 7 % rows.cols) as i64).collect();
+    let untouched = T::round(-7.0);
+    let out = vec![untouched; rows.rows * rows.output_stride];
+    let (mut y, mut dx, mut dlogits) = (out.clone(), out.clone(), out.clone());
+    // The gradient's inputs share a stride: the dense y has to be of the inputs' kind.
+    reference::log_softmax(&rows, x, &mut y[..]).unwrap();
+    reference::log_softmax_backward(&rows, x, dy, &mut dx[..]).unwrap();
+    let loss = reference::cross_entropy(&rows, x, &targets).unwrap();
+    reference::cross_entropy_backward(&rows, x, &targets, 1.5, &mut dlogits[..]).unwrap();
+    for engine in engines() {
+        let mut got = out.clone();
+        engine.log_softmax(&rows, x, &mut got[..]).unwrap();
+        assert_same(&format!("log_softmax {rows:?} {engine:?}"), &got, &y);
+        got.clone_from(&out);
+        engine
+            .log_softmax_backward(&rows, x, dy, &mut got[..])
+            .unwrap();
+        assert_same(&format!("log_softmax backward {rows:?}"), &got, &dx);
+        let got_loss = engine.cross_entropy(&rows, x, &targets).unwrap();
+        assert_same(&format!("cross_entropy {rows:?}"), &[got_loss], &[loss]);
+        got.clone_from(&out);
+        engine
+            .cross_entropy_backward(&rows, x, &targets, 1.5, &mut got[..])
+            .unwrap();
+        assert_same(&format!("cross_entropy backward {rows:?}"), &got, &dlogits);
+    }
+}
+
+#[test]
+fn engines_equal_the_reference() {
+    for (rows, cols) in [
+        (1, 1),
+        (3, 1),
+        (1, 9_001),
+        (5, 10),
+        (17, 33),
+        (2, 4_096),
+        (9, 4_097),
+        (11, 12_300),
+        (4_100, 7),
+    ] {
+        let x = values(rows * (cols + 3), 3);
+        let dy = values(rows * (cols + 3), 4);
+        for problem in [
+            Rows::new(rows, cols),
+            Rows::new(rows, cols).with_strides(cols + 3, cols + 1),
+            Rows::new(rows, cols).with_strides(0, cols),
+        ] {
+            check::<f32>(problem, &x, &dy);
+        }
+        let round = |v: &[f32]| v.iter().map(|&v| bf16::round(v)).collect::<Vec<_>>();
+        check::<bf16>(Rows::new(rows, cols), &round(&x), &round(&dy));
+        let round = |v: &[f32]| v.iter().map(|&v| f16::round(v)).collect::<Vec<_>>();
+        check::<f16>(Rows::new(rows, cols), &round(&x), &round(&dy));
+    }
+}
+
+/// Rows do not see the batch they are in, at any position of a block.
+#[test]
+fn rows_are_independent_of_the_batch() {
+    let (rows, cols) = (37, 5_003);
+    let x = values(rows * cols, 11);
+    let engine = CpuEngine::new().unwrap();
+    let mut all = vec![0f32; rows * cols];
+    engine
+        .log_softmax(&Rows::new(rows, cols), &x, &mut all)
+        .unwrap();
+    for i in 0..rows {
+        let at = i * cols..(i + 1) * cols;
+        let mut alone = vec![0f32; cols];
+        engine
+            .log_softmax(&Rows::new(1, cols), &x[at.clone()], &mut alone)
+            .unwrap();
+        assert_same(&format!("row {i}"), &alone, &all[at]);
+    }
+}
+
+const NAN: u32 = 0x7FFF_FFFF;
+
+#[test]
+fn special_rows() {
+    let inf = f32::INFINITY;
+    let minus_ln_2 = (-std::f32::consts::LN_2).to_bits();
+    for (x, want) in [
+        ([0.0, 0.0, -inf], [minus_ln_2, minus_ln_2, (-inf).to_bits()]),
+        ([-0.0, -inf, -inf], [0, (-inf).to_bits(), (-inf).to_bits()]),
+        ([inf, 0.0, 1.0], [NAN; 3]),
+        ([-inf; 3], [NAN; 3]),
+        ([0.0, -f32::NAN, inf], [NAN; 3]),
+        (
+            [f32::MAX, -f32::MAX, 0.0],
+            [0, (-inf).to_bits(), (-f32::MAX).to_bits()],
+        ),
+        (
+            [f32::MAX, f32::MAX, f32::MAX],
+            [(-(3f64.ln())) as f32; 3].map(f32::to_bits),
+        ),
+    ] {
+        let rows = Rows::new(1, 3);
+        for engine in engines() {
+            let mut y = [0f32; 3];
+            engine.log_softmax(&rows, &x, &mut y).unwrap();
+            assert_eq!(y.map(f32::to_bits), want, "{x:?} gave {y:?}");
+        }
+        let mut y = [0f32; 3];
+        reference::log_softmax(&rows, &x, &mut y).unwrap();
+        assert_eq!(
+            y.map(f32::to_bits),
+            want,
+            "{x:?} gave {y:?} in the reference"
+        );
+    }
+    // A loss of exactly nothing is +0.0, and a NaN row spoils the mean.
+    let engine = CpuEngine::new().unwrap();
+    let sure = engine
+        .cross_entropy(&Rows::new(1, 2), &[0.0, -inf], &[0u8])
+        .unwrap();
+    assert_eq!(sure.to_bits(), 0);
+    let spoilt = engine
+        .cross_entropy(&Rows::new(2, 1), &[0.0, inf], &[0u8, 0])
+        .unwrap();
+    assert_eq!(spoilt.to_bits(), NAN);
+    let impossible = engine
+        .cross_entropy(&Rows::new(1, 2), &[0.0, -inf], &[1u8])
+        .unwrap();
+    assert_eq!(impossible, inf);
+}
+
+#[test]
+fn nothing_to_do() {
+    let engine = CpuEngine::new().unwrap();
+    let (none, mut out): ([f32; 0], [f32; 0]) = ([], []);
+    for rows in [Rows::new(0, 5), Rows::new(3, 0), Rows::new(0, 0)] {
+        engine.log_softmax(&rows, &none, &mut out).unwrap();
+        engine
+            .log_softmax_backward(&rows, &none, &none, &mut out)
+            .unwrap();
+    }
+    let targets: &[u32] = &[];
+    let loss = engine
+        .cross_entropy(&Rows::new(0, 5), &none, targets)
+        .unwrap();
+    assert_eq!(loss.to_bits(), NAN);
+    let want = reference::cross_entropy(&Rows::new(0, 5), &none, targets).unwrap();
+    assert_eq!(want.to_bits(), NAN);
+    engine
+        .cross_entropy_backward(&Rows::new(0, 5), &none, targets, 1.0, &mut out)
+        .unwrap();
+}
+
+/// Each refusal, with its message, from the engine and from the reference; nothing is written.
+#[test]
+fn refusals() {
+    let engine = CpuEngine::new().unwrap();
+    let x = [0f32; 6];
+    let half = [bf16::ZERO; 6];
+    let message = |result: Result<(), Error>| result.unwrap_err().to_string();
+    let mut y = [5f32; 6];
+
+    let rows = Rows::new(3, 3);
+    assert_eq!(
+        message(engine.log_softmax(&rows, &x, &mut y)),
+        "log_softmax: x is too short: its view addresses 9 elements, the slice has 6"
+    );
+    let rows = Rows::new(2, 3);
+    assert_eq!(
+        message(engine.log_softmax(&rows, &x, &mut y[..5])),
+        "log_softmax: y is too short: its view addresses 6 elements, the slice has 5"
+    );
+    assert_eq!(
+        message(engine.log_softmax(&rows, &half, &mut y)),
+        "log_softmax: y has the wrong dtype: expected bf16, got f32"
+    );
+    assert_eq!(
+        message(engine.log_softmax_backward(&rows, &x, &half, &mut y)),
+        "log_softmax backward: dy has the wrong dtype: expected f32, got bf16"
+    );
+    assert_eq!(
+        message(engine.log_softmax(&rows.with_strides(3, 2), &x, &mut y)),
+        "log_softmax: out may overlap itself: with sizes [2, 3] and strides [2, 1] a dimension \
+         does not step over what those of smaller stride span"
+    );
+    assert_eq!(
+        message(engine.log_softmax(&rows.with_strides(usize::MAX, 3), &x, &mut y)),
+        "log_softmax: x: offset 0 with (size, stride) [(2, 18446744073709551615), (3, 1)] \
+         overflows the address space"
+    );
+    let refused: [(Targets<'_>, &str); 4] = [
+        (
+            (&[0u32, 3]).into(),
+            "target 3 of row 1 is out of range: expected 0 to 3 (exclusive)",
+        ),
+        (
+            (&[255u8, 0]).into(),
+            "target 255 of row 0 is out of range: expected 0 to 3 (exclusive)",
+        ),
+        (
+            (&[-100i64, 0]).into(),
+            "target -100 of row 0 is out of range: expected 0 to 3 (exclusive)",
+        ),
+        (
+            (&[0i64]).into(),
+            "targets has the wrong length: expected 2 elements, got 1",
+        ),
+    ];
+    for (targets, why) in refused {
+        let loss = engine.cross_entropy(&rows, &x, targets).map(drop);
+        assert_eq!(message(loss), format!("cross_entropy: {why}"));
+        let loss = reference::cross_entropy(&rows, &x, targets).map(drop);
+        assert_eq!(message(loss), format!("cross_entropy: {why}"));
+        assert_eq!(
+            message(engine.cross_entropy_backward(&rows, &x, targets, 1.0, &mut y)),
+            format!("cross_entropy backward: {why}")
+        );
+    }
+    let no_class = engine
+        .cross_entropy(&Rows::new(1, 0), &[0f32; 0], &[0u8])
+        .map(drop);
+    assert_eq!(
+        message(no_class),
+        "cross_entropy: target 0 of row 0 is out of range: expected 0 to 0 (exclusive)"
+    );
+    assert_eq!(y, [5f32; 6]);
+}
