@@ -58,6 +58,7 @@ impl std::fmt::Display for TensorCoreModel {
 
 /// The parameters of the block function T (contract section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BlockParameters {
     /// L: elements of the reduction in one block.
     pub length: usize,
@@ -83,6 +84,24 @@ impl TensorCoreModel {
                 length: 16,
                 alignment_bits: 25,
                 result_bits: 23,
+                zero_exponent: -133,
+            },
+        }
+    }
+
+    /// The block parameters for e4m3 and e5m2 operands (contract section 5, table).
+    pub const fn eight_bit(self) -> BlockParameters {
+        match self {
+            TensorCoreModel::Ampere => BlockParameters {
+                length: 16,
+                alignment_bits: 13,
+                result_bits: 13,
+                zero_exponent: -132,
+            },
+            TensorCoreModel::Hopper => BlockParameters {
+                length: 32,
+                alignment_bits: 13,
+                result_bits: 13,
                 zero_exponent: -133,
             },
         }

@@ -33,6 +33,7 @@ pub mod math;
 mod operands;
 pub mod reference;
 mod rows;
+pub mod tensor_core;
 
 pub use contract::{TensorCoreModel, Tier};
 pub use cpu::CpuEngine;

@@ -8,6 +8,7 @@ mod isa;
 mod kernel;
 mod pack;
 mod product;
+mod replay;
 mod scratch;
 mod simd;
 mod softmax;
@@ -112,7 +113,9 @@ impl CpuEngine {
                 }
                 Ok(())
             }
-            Tier::TensorCore(_) => Err(gemm.unsupported_tier("CPU")),
+            Tier::TensorCore(model) => {
+                self.in_pool(|| replay::gemm(gemm, model, self.simd, operands))
+            }
         }
     }
 
@@ -141,6 +144,14 @@ impl CpuEngine {
         match &self.pool {
             Some(pool) => pool.current_num_threads(),
             None => rayon::current_num_threads(),
+        }
+    }
+
+    /// Runs `work` on this engine's threads.
+    fn in_pool<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        match &self.pool {
+            Some(pool) => pool.install(work),
+            None => work(),
         }
     }
 
