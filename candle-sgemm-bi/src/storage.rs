@@ -1,5 +1,8 @@
 //! Candle's dtypes, devices and CPU storages as the core's: checks, borrowed slices, outputs.
 
+use std::borrow::Cow;
+use std::ops::Range;
+
 use candle_core::{CpuStorage, DType, Layout, Tensor};
 use half::{bf16, f16};
 use sgemm_bi_core::{Dtype, Element, SliceMut, SliceRef};
@@ -138,10 +141,19 @@ pub(crate) fn filled(
     }
 }
 
+/// The range of a storage that a layout addresses, where it does so in row-major order. A layout of
+/// nothing addresses 0..0: its start may lie past the storage's end.
+fn dense_range(layout: &Layout) -> Option<Range<usize>> {
+    match layout.shape().elem_count() {
+        0 => Some(0..0),
+        _ => layout.contiguous_offsets().map(|(start, end)| start..end),
+    }
+}
+
 /// The elements that a layout addresses, copied in row-major order.
 pub(crate) fn gather<T: Copy>(elements: &[T], layout: &Layout) -> Vec<T> {
-    match layout.contiguous_offsets() {
-        Some((start, end)) => elements[start..end].to_vec(),
+    match dense_range(layout) {
+        Some(range) => elements[range].to_vec(),
         None => gather_strided(
             elements,
             layout.start_offset(),
@@ -193,4 +205,46 @@ pub(crate) fn gathered(
     with_elements!(slice, elements => {
         Stored::into_storage(gather_strided(elements, start, dims, strides))
     })
+}
+
+/// What a layout addresses, in row-major order: borrowed where the storage has that order, copied
+/// where it has another.
+pub(crate) struct Dense<'a> {
+    storage: Cow<'a, CpuStorage>,
+    range: Range<usize>,
+}
+
+impl<'a> Dense<'a> {
+    /// Errors: [`Error::Dtype`] unless the storage holds f32, bf16 or f16.
+    pub(crate) fn new(
+        op: &'static str,
+        argument: &'static str,
+        storage: &'a CpuStorage,
+        layout: &Layout,
+    ) -> Result<Self, Error> {
+        let slice = slice_of(op, argument, storage)?;
+        Ok(match dense_range(layout) {
+            Some(range) => Dense {
+                storage: Cow::Borrowed(storage),
+                range,
+            },
+            None => {
+                let (start, dims) = (layout.start_offset(), layout.dims());
+                Dense {
+                    storage: Cow::Owned(gathered(slice, start, dims, layout.stride())),
+                    range: 0..layout.shape().elem_count(),
+                }
+            }
+        })
+    }
+
+    /// The elements. Errors: as [`new`](Dense::new).
+    pub(crate) fn slice(
+        &self,
+        op: &'static str,
+        argument: &'static str,
+    ) -> Result<SliceRef<'_>, Error> {
+        let range = self.range.clone();
+        Ok(with_elements!(slice_of(op, argument, &self.storage)?, s => SliceRef::from(&s[range])))
+    }
 }
