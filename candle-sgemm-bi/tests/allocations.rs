@@ -51,17 +51,21 @@ fn peak<T>(work: impl FnOnce() -> T) -> (usize, T) {
     (PEAK.load(SeqCst) - before, result)
 }
 
+/// Candle's bookkeeping and the threads' queues.
+const BOOKKEEPING: usize = 64 << 10;
+
 /// One test, so that no other thread of this process allocates while it counts.
+///
+/// The engine keeps its packing buffers, whose size has a limit that no weight's size is part of.
+/// So the first call may allocate those and the output, and a second one only its output.
 #[test]
 fn weights_are_never_copied() {
     const SIZE: usize = 2048;
+    let engine = sgemm_bi_core::CpuEngine::new().unwrap();
+    let packing = engine.scratch_limit() * rayon::current_num_threads();
     for dtype in [DType::F32, DType::BF16] {
         let weight = random(1, (SIZE, SIZE), dtype);
         let bias = random(2, SIZE, dtype);
-        let bytes = SIZE * SIZE * dtype.size_in_bytes();
-        // Outputs, packing buffers and Candle's bookkeeping together must not reach half of the
-        // weight, let alone a copy.
-        let bound = bytes / 2;
         let wide = random(3, (SIZE + 8, SIZE + 8), dtype);
         let sliced = wide.narrow(0, 3, SIZE).unwrap().narrow(1, 5, SIZE).unwrap();
         let weights: [(&str, Tensor, WeightLayout); 4] = [
@@ -75,28 +79,42 @@ fn weights_are_never_copied() {
             ("[out, in], slice", sliced, WeightLayout::OutIn),
         ];
         for (what, weight, layout) in weights {
-            let layer = Linear::new(weight.clone(), Some(bias.clone())).with_layout(layout);
+            let layer = Linear::new(weight, Some(bias.clone())).with_layout(layout);
             for rows in [1, 5, 64] {
+                let what = format!("{what} {dtype:?} {rows} rows");
                 let x = variable(4, (rows, SIZE), dtype);
-                // Threads and other things made once.
-                layer.forward(&x.narrow(1, 0, SIZE).unwrap()).unwrap();
-                let (forward, y) = peak(|| layer.forward(&x).unwrap());
-                let (backward, _) = peak(|| y.sum_all().unwrap().backward().unwrap());
-                for (pass, got) in [("forward", forward), ("dX", backward)] {
-                    assert!(
-                        got < bound,
-                        "{what} {dtype:?} {rows} {pass}: {got} of {bound} bytes"
-                    );
-                }
+                check(&what, packing, || layer.forward(&x).unwrap());
             }
         }
         // Nor is a shared matrix in a batched product expanded.
         let a = Var::from_tensor(&random(5, (2, 2, 1, SIZE), dtype)).unwrap();
-        let (forward, c) = peak(|| matmul(&a, &weight).unwrap());
-        let (backward, _) = peak(|| c.sum_all().unwrap().backward().unwrap());
-        assert!(
-            forward < bound && backward < bound,
-            "matmul: {forward}, {backward} of {bound}"
-        );
+        check(&format!("matmul {dtype:?}"), packing, || {
+            matmul(&a, &weight).unwrap()
+        });
+    }
+}
+
+/// Counts a forward pass and the backward pass of its input, whose gradient is as large as the
+/// output.
+fn check(what: &str, packing: usize, forward: impl Fn() -> Tensor) {
+    let backward = |y: Tensor| y.sum_all().unwrap().backward().unwrap();
+    let (first, y) = peak(&forward);
+    let output = y.elem_count() * y.dtype().size_in_bytes();
+    let (first_backward, _) = peak(|| backward(y));
+    let (second, y) = peak(&forward);
+    let (second_backward, _) = peak(|| backward(y));
+    // dX, the zeros that Candle adds it to, the sum, and the loss's own gradient.
+    let gradients = 4 * output;
+    for (pass, got, bound) in [
+        ("first forward", first, output + packing + BOOKKEEPING),
+        (
+            "first backward",
+            first_backward,
+            gradients + packing + BOOKKEEPING,
+        ),
+        ("second forward", second, output + BOOKKEEPING),
+        ("second backward", second_backward, gradients + BOOKKEEPING),
+    ] {
+        assert!(got <= bound, "{what}: {pass}: {got} of {bound} bytes");
     }
 }

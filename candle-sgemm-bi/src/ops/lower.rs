@@ -7,7 +7,7 @@ use sgemm_bi_core::{BatchDim, Gemm, Op, Operands, SliceRef, View};
 use super::contraction::{Axis, Contraction};
 use crate::engine::engine;
 use crate::error::Error;
-use crate::storage::{filled, gathered, output_len, slice_of, with_elements};
+use crate::storage::{Dense, filled, gathered, output_len, slice_of};
 
 /// Computes a contraction; the result is dense and row-major.
 pub(super) fn run(
@@ -35,20 +35,14 @@ pub(super) fn run(
 
     let dtype = lhs.slice.dtype();
     let mut gemm = names.gemm(contraction, &lhs, &rhs, &out);
-    let bias_copy;
+    let dense_bias;
     let bias = match bias {
         None => None,
         Some((storage, layout)) => {
-            let slice = slice_of(op, "bias", storage)?;
-            gemm = gemm.with_bias(slice.dtype());
-            Some(match layout.contiguous_offsets() {
-                Some((start, end)) => with_elements!(slice, s => SliceRef::from(&s[start..end])),
-                None => {
-                    let (start, dims) = (layout.start_offset(), layout.dims());
-                    bias_copy = gathered(slice, start, dims, layout.stride());
-                    slice_of(op, "bias", &bias_copy)?
-                }
-            })
+            dense_bias = Dense::new(op, "bias", storage, layout)?;
+            let bias = dense_bias.slice(op, "bias")?;
+            gemm = gemm.with_bias(bias.dtype());
+            Some(bias)
         }
     };
     let storage = filled(dtype, len, |out| {
