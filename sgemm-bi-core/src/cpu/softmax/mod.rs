@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use self::block::{BLOCK_ROWS, Block};
 use self::convert::RowElement;
 use super::CpuEngine;
+use super::float_env::with_default_float_env;
 use crate::contract::CHUNK;
 use crate::error::Result;
 use crate::math::ln64;
@@ -157,11 +158,13 @@ impl CpuEngine {
                 }
             })
         });
-        let mut total = 0.0;
-        for chunk in losses.chunks(CHUNK) {
-            total += chunk.iter().fold(0.0, |acc, loss| acc + loss);
-        }
-        Ok(Element::round(total / rows.rows as f32))
+        Ok(with_default_float_env(|| {
+            let mut total = 0.0;
+            for chunk in losses.chunks(CHUNK) {
+                total += chunk.iter().fold(0.0, |acc, loss| acc + loss);
+            }
+            Element::round(total / rows.rows as f32)
+        }))
     }
 
     /// Computes the gradient of [`cross_entropy`](Self::cross_entropy) from the gradient `grad` of
@@ -185,7 +188,7 @@ impl CpuEngine {
     ) -> Result<()> {
         let (logits, dlogits) = (logits.into(), dlogits.into());
         let targets = rows.check_cross_entropy_backward(logits, targets.into(), &dlogits)?;
-        let scale = grad / rows.rows as f32;
+        let scale = with_default_float_env(|| grad / rows.rows as f32);
         let job = Job { engine: self, rows };
         with_rows!("cross_entropy backward", (logits: SliceRef, dlogits: SliceMut) => {
             job.run(dlogits, rows.output_stride, |block, outputs| {
@@ -202,14 +205,6 @@ impl CpuEngine {
             })
         });
         Ok(())
-    }
-
-    /// Runs `work` on this engine's threads.
-    fn on_threads<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
-        match &self.pool {
-            Some(pool) => pool.install(work),
-            None => work(),
-        }
     }
 }
 
@@ -247,11 +242,11 @@ impl Job<'_> {
                 .enumerate()
             {
                 block.start_at(index * BLOCK_ROWS);
-                compute(&mut block, outputs);
+                with_default_float_env(|| compute(&mut block, outputs));
             }
             return;
         }
-        self.engine.on_threads(|| {
+        self.engine.in_pool(|| {
             let share = rows.rows.div_ceil(rayon::current_num_threads());
             let block_rows = share.min(BLOCK_ROWS);
             output
@@ -261,7 +256,7 @@ impl Job<'_> {
                     || Block::new(simd, rows, block_rows),
                     |block, (index, outputs)| {
                         block.start_at(index * block_rows);
-                        compute(block, outputs);
+                        with_default_float_env(|| compute(block, outputs));
                     },
                 );
         });

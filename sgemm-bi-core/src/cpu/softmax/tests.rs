@@ -280,3 +280,91 @@ fn refusals() {
     );
     assert_eq!(y, [5f32; 6]);
 }
+
+/// The bits that a second implementation, written from contract section 9 alone, gave.
+#[test]
+fn bits_of_a_second_implementation() {
+    /// (k / 2^24 − ½)·scale, with k the upper bits of a linear congruential generator.
+    fn sequence(seed: u64, len: usize, scale: f32) -> Vec<f32> {
+        let step = |state: &mut u64, _| {
+            *state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            Some(((*state >> 40) as f32 / (1 << 24) as f32 - 0.5) * scale)
+        };
+        (0..len).scan(seed, step).collect()
+    }
+    /// FNV-1a over the little-endian bytes.
+    fn hash(values: &[f32]) -> u64 {
+        let bytes = values.iter().flat_map(|v| v.to_le_bytes());
+        bytes.fold(0xCBF2_9CE4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3)
+        })
+    }
+    let (n, c) = (3, 5_000);
+    let rows = Rows::new(n, c);
+    let x = sequence(1, n * c, 30.0);
+    let dy = sequence(2, n * c, 2.0);
+    let targets = [0u32, 7, 14];
+    assert_eq!(hash(&x), 0x3822_A2A1_12E8_7E87, "the data");
+
+    let (mut y, mut dx, mut dlogits) = (vec![0f32; n * c], vec![0f32; n * c], vec![0f32; n * c]);
+    reference::log_softmax(&rows, &x, &mut y).unwrap();
+    reference::log_softmax_backward(&rows, &y, &dy, &mut dx).unwrap();
+    let loss = reference::cross_entropy(&rows, &x, &targets).unwrap();
+    reference::cross_entropy_backward(&rows, &x, &targets, 1.5, &mut dlogits).unwrap();
+    for (what, got, want) in [
+        ("log_softmax", hash(&y), 0xC882_F2A1_7C7C_9DCA),
+        ("log_softmax backward", hash(&dx), 0x6923_10D1_FD18_8E0E),
+        ("cross_entropy", u64::from(loss.to_bits()), 0x4161_F7EB),
+        (
+            "cross_entropy backward",
+            hash(&dlogits),
+            0x9A92_A8ED_775C_1BFF,
+        ),
+    ] {
+        assert_eq!(got, want, "{what}: got {got:#018X}, want {want:#018X}");
+    }
+}
+
+/// A caller that flushes subnormals or rounds another way gets the same bits.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_callers_floating_point_state_does_not_matter() {
+    use std::arch::asm;
+
+    fn with_control<R>(word: u32, work: impl FnOnce() -> R) -> R {
+        let mut before = 0u32;
+        // SAFETY: reads and writes the control register through live variables; no reserved bit
+        // is set, and every exception stays masked.
+        unsafe {
+            asm!("stmxcsr [{}]", in(reg) &raw mut before, options(nostack));
+            asm!("ldmxcsr [{}]", in(reg) &raw const word, options(nostack));
+        }
+        let result = work();
+        // SAFETY: as above, with the word that was read.
+        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const before, options(nostack)) };
+        result
+    }
+
+    let x = [-95.0f32, 0.0, -100.0, -90.5];
+    let (y, rows) = ([-95.0f32, -1.0, -100.0, -90.5], Rows::new(1, 4));
+    let engine = CpuEngine::new().unwrap();
+    let run = || {
+        let (mut dx, mut dlogits) = ([0f32; 4], [0f32; 4]);
+        engine
+            .log_softmax_backward(&rows, &y, &[0.0, 0.0, 0.0, 1.0], &mut dx)
+            .unwrap();
+        engine
+            .cross_entropy_backward(&rows, &x, &[1u8], 1.0, &mut dlogits)
+            .unwrap();
+        let loss = engine.cross_entropy(&rows, &x, &[3u8]).unwrap();
+        [dx, dlogits, [loss; 4]].map(|values| values.map(f32::to_bits))
+    };
+    let want = run();
+    assert!(f32::from_bits(want[1][0]).is_subnormal());
+    // Flush to zero and denormals are zero; toward zero; upward.
+    for word in [0x9FC0, 0x7F80, 0x5F80] {
+        assert_eq!(with_control(word, run), want, "MXCSR {word:#X}");
+    }
+}
