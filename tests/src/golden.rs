@@ -1,14 +1,13 @@
-//! The golden cases: which products are pinned, with what operands, and the files of hashes.
+//! The golden cases: which results are pinned, from what data, and the files of hashes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use sgemm_bi_core::contract::CONTRACT_VERSION;
-use sgemm_bi_core::{BatchDim, BiasGradient, Dtype, Gemm, Operands, Shape, WeightLayout};
+use sgemm_bi_core::{Dtype, Shape, WeightLayout};
 
-use crate::hash::hash;
-use crate::place::{Place, Placed, Stack};
-use crate::problem::{Problem, TAIL};
+use crate::place::Place;
+use crate::prepared::Prepared;
 use crate::{Buffer, Data, Engine};
 
 /// An operation that goldens pin.
@@ -86,7 +85,8 @@ impl Layout {
     /// Every layout.
     pub const ALL: [Layout; 3] = [Layout::InOut, Layout::OutIn, Layout::Strided];
 
-    fn weight(self) -> WeightLayout {
+    /// The weight's layout where both operands are dense.
+    pub fn weight(self) -> WeightLayout {
         match self {
             Layout::OutIn => WeightLayout::OutIn,
             Layout::InOut | Layout::Strided => WeightLayout::InOut,
@@ -94,7 +94,7 @@ impl Layout {
     }
 
     /// Places of the first operand, the second one and the output of a general product.
-    fn places(self) -> [Place; 3] {
+    pub fn places(self) -> [Place; 3] {
         match self {
             Layout::InOut => [Place::RowMajor; 3],
             Layout::OutIn => [Place::RowMajor, Place::ColMajor, Place::RowMajor],
@@ -208,124 +208,14 @@ impl Case {
         u64::from_le_bytes(*bytes)
     }
 
-    fn fill(&self, operand: &str, dtype: Dtype, len: usize) -> Buffer {
+    /// Elements of an operand.
+    pub fn fill(&self, operand: &str, dtype: Dtype, len: usize) -> Buffer {
         self.data.fill(dtype, len, self.seed(operand))
     }
 
     /// Computes the case and hashes the output.
     pub fn run(&self, engine: &dyn Engine, layout: Layout) -> String {
-        match self.op {
-            GoldenOp::BiasGradient | GoldenOp::BiasGradientAccumulate => {
-                self.run_bias_gradient(engine, layout)
-            }
-            GoldenOp::MatmulBatched => self.run_batched(engine, layout),
-            _ => self.run_product(engine, layout),
-        }
-    }
-
-    fn run_product(&self, engine: &dyn Engine, layout: Layout) -> String {
-        let (shape, dtype, weight) = (self.shape, self.dtype, layout.weight());
-        let forward = Gemm::forward(shape, dtype, weight);
-        let gemm = match self.op {
-            GoldenOp::ForwardBias => forward.with_bias(dtype),
-            GoldenOp::ForwardBiasF32 => forward.with_bias(Dtype::F32),
-            GoldenOp::ForwardOutF32 => forward.with_out_dtype(Dtype::F32),
-            GoldenOp::InputGradient => Gemm::input_gradient(shape, dtype, weight),
-            GoldenOp::WeightGradient => Gemm::weight_gradient(shape, dtype, weight),
-            GoldenOp::WeightGradientAccumulate => {
-                Gemm::weight_gradient(shape, dtype, weight).accumulating()
-            }
-            _ => forward,
-        };
-        let (rows, cols, r) = (gemm.rows(), gemm.cols(), gemm.reduction());
-        let start = gemm.accumulates();
-        let mut problem = Problem {
-            lhs: self.fill("lhs", dtype, rows * r),
-            rhs: self.fill("rhs", dtype, r * cols),
-            bias: gemm.bias().map(|dtype| self.fill("bias", dtype, cols)),
-            start: start.then(|| self.fill("out", Dtype::F32, rows * cols)),
-            gemm,
-        };
-        if layout == Layout::Strided {
-            problem = problem.placed(layout.places());
-        }
-        hash(
-            problem.gemm.out_dtype(),
-            &problem.shape(),
-            &problem.run(engine),
-        )
-    }
-
-    fn run_bias_gradient(&self, engine: &dyn Engine, layout: Layout) -> String {
-        let Shape { m, n, .. } = self.shape;
-        let view = layout.places()[1].view(m, n);
-        let mut problem = BiasGradient::new(m, n, self.dtype).with_view(view);
-        let dy = Placed::new(
-            &self.fill("dy", self.dtype, m * n),
-            Stack::one(m, n, view),
-            0,
-        );
-        let mut db = Buffer::from_bits(Dtype::F32, n, |_| 0xDEAD_BEEF);
-        if self.op == GoldenOp::BiasGradientAccumulate {
-            problem = problem.accumulating();
-            db = self.fill("db", Dtype::F32, n);
-        }
-        if let Err(error) = engine.bias_gradient(&problem, dy.buffer.as_ref(), db.as_mut()) {
-            panic!("{}: {}: {error}", self.key(), engine.name());
-        }
-        hash(Dtype::F32, &[n], &db.all_bits())
-    }
-
-    /// A batch of [2, 3] products: the first operand is broadcast along the outer dimension, the
-    /// second one along the inner dimension.
-    fn run_batched(&self, engine: &dyn Engine, layout: Layout) -> String {
-        const OUTER: usize = 2;
-        const INNER: usize = 3;
-        let Shape { m, k, n } = self.shape;
-        let gap = if layout == Layout::Strided { 11 } else { 1 };
-        let stack = |entries, rows, cols, place: Place| {
-            let view = place.view(rows, cols);
-            let stride = Stack::span(rows, cols, view) + gap;
-            Stack {
-                entries,
-                rows,
-                cols,
-                view,
-                stride,
-            }
-        };
-        let [lhs, rhs, out] = layout.places();
-        let lhs = stack(INNER, m, k, lhs);
-        let rhs = stack(OUTER, k, n, rhs);
-        let out = stack(OUTER * INNER, m, n, out);
-        let gemm = Gemm::matmul(self.shape, self.dtype)
-            .with_views(lhs.view, rhs.view, out.view)
-            .with_batch(BatchDim {
-                len: OUTER,
-                lhs_stride: 0,
-                rhs_stride: rhs.stride,
-                out_stride: INNER * out.stride,
-            })
-            .with_batch(BatchDim {
-                len: INNER,
-                lhs_stride: lhs.stride,
-                rhs_stride: 0,
-                out_stride: out.stride,
-            });
-        let lhs = Placed::new(&self.fill("lhs", self.dtype, INNER * m * k), lhs, 0);
-        let rhs = Placed::new(&self.fill("rhs", self.dtype, OUTER * k * n), rhs, 0);
-        let blank = Buffer::from_bits(self.dtype, OUTER * INNER * m * n, |_| 0xDEAD_BEEF);
-        let mut out = Placed::new(&blank, out, TAIL);
-        let operands = Operands::new(
-            lhs.buffer.as_ref(),
-            rhs.buffer.as_ref(),
-            out.buffer.as_mut(),
-        );
-        if let Err(error) = engine.gemm(&gemm, operands) {
-            panic!("{}: {}: {error}", self.key(), engine.name());
-        }
-        out.assert_canaries(&self.key());
-        hash(self.dtype, &[OUTER, INNER, m, n], &out.bits())
+        Prepared::new(self, layout).run(engine)
     }
 }
 

@@ -11,6 +11,7 @@ pub mod exact;
 pub mod golden;
 pub mod hash;
 pub mod place;
+pub mod prepared;
 pub mod problem;
 
 pub use buffer::Buffer;

@@ -72,25 +72,40 @@ impl Stack {
         }
     }
 
-    /// Elements from the first one of a matrix to its last one.
-    pub fn span(rows: usize, cols: usize, view: View) -> usize {
-        rows.saturating_sub(1) * view.row_stride + cols.saturating_sub(1) * view.col_stride
+    /// Matrices of `(rows, cols)` laid out like `place`, with `gap` from the last element of one
+    /// to the first of the next.
+    pub fn spaced(entries: usize, (rows, cols): (usize, usize), place: Place, gap: usize) -> Self {
+        let view = place.view(rows, cols);
+        let last_row = rows.saturating_sub(1) * view.row_stride;
+        let last_col = cols.saturating_sub(1) * view.col_stride;
+        Stack {
+            entries,
+            rows,
+            cols,
+            view,
+            stride: last_row + last_col + gap,
+        }
     }
 
     fn len(&self) -> usize {
         self.entries * self.rows * self.cols
     }
 
-    /// The address of element `i` in row-major order.
-    fn address(&self, i: usize) -> usize {
-        let (row, col) = (i / self.cols % self.rows, i % self.cols);
-        let entry = i / self.cols / self.rows;
-        let View {
-            offset,
-            row_stride,
-            col_stride,
-        } = self.view;
-        offset + entry * self.stride + row * row_stride + col * col_stride
+    /// The addresses of the elements in row-major order.
+    fn addresses(&self) -> impl Iterator<Item = usize> + use<> {
+        let Stack {
+            entries,
+            rows,
+            cols,
+            view,
+            stride,
+        } = *self;
+        (0..entries).flat_map(move |entry| {
+            (0..rows).flat_map(move |row| {
+                let first = view.offset + entry * stride + row * view.row_stride;
+                (0..cols).map(move |col| first + col * view.col_stride)
+            })
+        })
     }
 }
 
@@ -107,19 +122,19 @@ impl Placed {
     /// Lays out row-major `elements`, with `tail` canaries after the last one.
     pub fn new(elements: &Buffer, stack: Stack, tail: usize) -> Self {
         assert_eq!(elements.len(), stack.len(), "{stack:?}");
-        let last = (0..stack.len()).map(|i| stack.address(i)).max();
+        let last = stack.addresses().max();
         let len = last.map_or(0, |last| last + 1) + tail;
         let canary = canary(elements);
         let mut buffer = Buffer::from_bits(elements.dtype(), len, |_| canary);
-        for i in 0..stack.len() {
-            buffer.set_bits(stack.address(i), elements.bits(i));
+        for (i, at) in stack.addresses().enumerate() {
+            buffer.set_bits(at, elements.bits(i));
         }
         Placed { buffer, stack }
     }
 
     /// The bits of the matrices, row-major.
     pub fn bits(&self) -> Vec<u32> {
-        let addresses = (0..self.stack.len()).map(|i| self.stack.address(i));
+        let addresses = self.stack.addresses();
         addresses.map(|at| self.buffer.bits(at)).collect()
     }
 
@@ -127,9 +142,7 @@ impl Placed {
     #[track_caller]
     pub fn assert_canaries(&self, what: &str) {
         let mut inside = vec![false; self.buffer.len()];
-        for i in 0..self.stack.len() {
-            inside[self.stack.address(i)] = true;
-        }
+        self.stack.addresses().for_each(|at| inside[at] = true);
         let canary = canary(&self.buffer);
         for (i, inside) in inside.into_iter().enumerate() {
             let word = self.buffer.bits(i);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use sgemm_bi_core::Dtype;
 use sgemm_bi_tests::golden::{self, Case, Layout};
+use sgemm_bi_tests::prepared::Prepared;
 use sgemm_bi_tests::{Engine, Reference, engines};
 
 /// Multiply-adds up to which the reference is run again here.
@@ -15,16 +16,22 @@ fn goldens() -> BTreeMap<String, String> {
     golden::parse(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
 }
 
-fn check(engine: &dyn Engine, case: &Case, layout: Layout, goldens: &BTreeMap<String, String>) {
-    let (key, name) = (case.key(), engine.name());
+/// Compares a case in every layout on every engine.
+fn check(case: &Case, engines: &[&dyn Engine], goldens: &BTreeMap<String, String>) {
+    let key = case.key();
     let Some(golden) = goldens.get(&key) else {
         panic!("no golden for {key:?}");
     };
-    let hash = case.run(engine, layout);
-    assert_eq!(
-        &hash, golden,
-        "{name}: {key}, {layout:?}: the hash differs from the golden"
-    );
+    for layout in Layout::ALL {
+        let prepared = Prepared::new(case, layout);
+        for engine in engines {
+            let (hash, name) = (prepared.run(*engine), engine.name());
+            assert_eq!(
+                &hash, golden,
+                "{name}: {key}, {layout:?}: not the golden hash"
+            );
+        }
+    }
 }
 
 #[test]
@@ -63,25 +70,18 @@ fn the_reference_gives_the_smaller_goldens_in_every_layout() {
     let goldens = goldens();
     let cases = Case::all().into_iter().filter(|case| case.work() <= SMALL);
     for case in cases {
-        for layout in Layout::ALL {
-            check(&Reference, &case, layout, &goldens);
-        }
+        check(&case, &[&Reference], &goldens);
     }
 }
 
 /// Every case of one dtype, in every layout, at every SIMD level, with 1, 2 and 8 threads.
 fn the_cpu_engine_gives_every_golden(dtype: Dtype) {
     let goldens = goldens();
-    let cases: Vec<_> = Case::all()
-        .into_iter()
-        .filter(|case| case.dtype == dtype)
-        .collect();
-    for engine in engines() {
-        for case in &cases {
-            for layout in Layout::ALL {
-                check(&engine, case, layout, &goldens);
-            }
-        }
+    let engines = engines();
+    let engines: Vec<&dyn Engine> = engines.iter().map(|engine| engine as _).collect();
+    let cases = Case::all().into_iter().filter(|case| case.dtype == dtype);
+    for case in cases {
+        check(&case, &engines, &goldens);
     }
 }
 
