@@ -135,7 +135,7 @@ impl TryFrom<&Linear> for candle_nn::Linear {
 }
 
 /// A layer from a `VarBuilder`: `"weight"` `[out_dim, in_dim]` and `"bias"` `[out_dim]`, created as
-/// [`candle_nn::linear`] creates them when they do not exist yet (Kaiming-normal, and uniform in
+/// [`candle_nn::linear()`] creates them when they do not exist yet (Kaiming-normal, and uniform in
 /// ±1/√in_dim).
 ///
 /// Errors: the `VarBuilder`'s.
