@@ -38,6 +38,15 @@ impl<'a> Batch<'a> {
     pub fn new(first: Product<'a>, dims: &[BatchDim]) -> Self {
         let mut product = first;
         let mut dims: Vec<_> = dims.iter().copied().filter(|dim| dim.len != 1).collect();
+        if product.reduction == 0 {
+            // Nothing is read, so the inputs' strides may be too large to compute with.
+            for matrix in [&mut product.lhs, &mut product.rhs] {
+                (matrix.row_stride, matrix.col_stride) = (0, 0);
+            }
+            for dim in &mut dims {
+                (dim.lhs_stride, dim.rhs_stride) = (0, 0);
+            }
+        }
         while let Some(&dim) = dims.last()
             && let Some(folded) = fold(product, dim)
         {
