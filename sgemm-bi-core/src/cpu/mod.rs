@@ -10,6 +10,7 @@ mod pack;
 mod product;
 mod scratch;
 mod simd;
+mod small_m;
 
 use crate::error::{Error, Result};
 use crate::{BiasGradient, Gemm, Operands, SliceMut, SliceRef, Tier};
