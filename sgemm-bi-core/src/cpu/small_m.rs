@@ -201,58 +201,75 @@ impl<I: Isa, T: Element> Columns<'_, I, T> {
         }
     }
 
-    /// A chunk of a weight whose columns are contiguous: a tile of columns at a time, transposed
-    /// into a buffer.
+    /// A chunk of a weight whose columns are contiguous: a strip of columns at a time, a cache line
+    /// of each, transposed into a buffer.
     #[inline(always)]
     fn transposed(&self, range: Range<usize>) {
-        let rhs = self.product.rhs;
-        let buffer = self.buffers.right;
-        for tile in 0..self.cols.len().div_ceil(Self::TILE) {
-            let col = self.cols.start + tile * Self::TILE;
-            let cols = Self::TILE.min(self.cols.end - col);
-            for first in range.clone().step_by(Self::TRANSPOSED_DEPTH) {
-                let depth = Self::TRANSPOSED_DEPTH.min(range.end - first);
+        // Few streams suit the memory better; with more rows the arithmetic decides.
+        let width = match self.product.rows {
+            0..=4 => I::LANES,
+            _ => Self::TILE,
+        };
+        let step = Self::TRANSPOSED_DEPTH;
+        for begin in (0..self.cols.len()).step_by(width) {
+            let cols = width.min(self.cols.len() - begin);
+            let chains = self
+                .chains(begin / Self::TILE)
+                .wrapping_add(begin % Self::TILE);
+            for first in range.clone().step_by(step) {
+                let depth = step.min(range.end - first);
                 for i in (0..cols).step_by(I::LANES) {
                     let lines = I::LANES.min(cols - i);
-                    let line = (col + i) * rhs.col_stride + first;
-                    for i in 0..lines {
-                        let ahead = self.weight.wrapping_add(line + i * rhs.col_stride);
-                        prefetch(ahead.wrapping_byte_add(PREFETCHED));
-                    }
-                    for r in (0..depth).step_by(I::LANES) {
-                        let from = Strided {
-                            start: self.weight.wrapping_add(line + r),
-                            stride: rhs.col_stride,
-                        };
-                        let to = Strided {
-                            start: buffer.wrapping_add(r * Self::TILE + i),
-                            stride: Self::TILE,
-                        };
-                        let length = I::LANES.min(depth - r);
-                        // SAFETY: columns and depth lie inside the weight; the buffer has
-                        // TRANSPOSED_DEPTH rows of a tile's columns, whole vectors.
-                        unsafe {
-                            if (lines, length) == (I::LANES, I::LANES) {
-                                // A constant number of lines: no branch is left of it.
-                                self.isa.transpose(from, I::LANES, to);
-                            } else if length == I::LANES {
-                                self.isa.transpose(from, lines, to);
-                            } else {
-                                transpose_few(from, (lines, length), to);
-                            }
-                        }
-                    }
+                    let col = self.cols.start + begin + i;
+                    self.transpose(col..col + lines, first..first + depth, i);
                 }
                 for pass in (0..depth).step_by(DEPTH) {
+                    let start = self.buffers.right.wrapping_add(pass * Self::TILE);
                     let weights = Weights {
-                        start: buffer.wrapping_add(pass * Self::TILE).cast_const(),
+                        start: start.cast_const(),
                         stride: Self::TILE,
                         depth: DEPTH.min(depth - pass),
                         cols,
                     };
                     let lhs = self.lhs(first + pass - range.start);
                     // SAFETY: the rows were just filled.
-                    unsafe { self.advance(weights, lhs, self.chains(tile)) };
+                    unsafe { self.advance(weights, lhs, chains) };
+                }
+            }
+        }
+    }
+
+    /// Transposes at most LANES columns of the weight and TRANSPOSED_DEPTH elements of each into the
+    /// buffer's columns from `to`, and asks for what follows.
+    #[inline(always)]
+    fn transpose(&self, cols: Range<usize>, depth: Range<usize>, to: usize) {
+        let stride = self.product.rhs.col_stride;
+        let lines = cols.len();
+        let block = self.weight.wrapping_add(cols.start * stride + depth.start);
+        for line in 0..lines {
+            let ahead = block.wrapping_add(line * stride);
+            prefetch(ahead.wrapping_byte_add(PREFETCHED));
+        }
+        for r in (0..depth.len()).step_by(I::LANES) {
+            let from = Strided {
+                start: block.wrapping_add(r),
+                stride,
+            };
+            let to = Strided {
+                start: self.buffers.right.wrapping_add(r * Self::TILE + to),
+                stride: Self::TILE,
+            };
+            let length = I::LANES.min(depth.len() - r);
+            // SAFETY: columns and depth lie inside the weight; the buffer has TRANSPOSED_DEPTH rows
+            // of a tile's columns, whole vectors.
+            unsafe {
+                if (lines, length) == (I::LANES, I::LANES) {
+                    // A constant number of lines: no branch is left of it.
+                    self.isa.transpose(from, I::LANES, to);
+                } else if length == I::LANES {
+                    self.isa.transpose(from, lines, to);
+                } else {
+                    transpose_few(from, (lines, length), to);
                 }
             }
         }
