@@ -5,6 +5,7 @@ use super::driver::{self, for_each};
 use super::isa::Isa;
 use super::product::{Axis, Product};
 use super::scratch::Pool;
+use super::small_m;
 use crate::BatchDim;
 
 /// Fused multiply-adds below which starting threads costs more than it gives.
@@ -104,11 +105,13 @@ impl<'a> Batch<'a> {
             _ => entries,
         };
         for_each(outer, entries.div_ceil(group), |task| {
-            scratch.with(|scratch| {
-                for index in task * group..entries.min((task + 1) * group) {
-                    driver::gemm(isa, &self.entry(index), inner, scratch);
+            for index in task * group..entries.min((task + 1) * group) {
+                let entry = self.entry(index);
+                match small_m::suitable(entry) {
+                    Some(entry) => small_m::gemm(isa, &entry, inner, scratch),
+                    None => scratch.with(|scratch| driver::gemm(isa, &entry, inner, scratch)),
                 }
-            });
+            }
         });
     }
 }

@@ -11,6 +11,7 @@ mod product;
 mod replay;
 mod scratch;
 mod simd;
+mod small_m;
 mod softmax;
 
 use crate::error::{Error, Result};
