@@ -85,10 +85,16 @@ fn read(path: &Path) -> Vec<u8> {
 
 #[test]
 fn threads_and_simd_levels_change_nothing() {
-    for dtype in ["f32", "bf16", "f16"] {
+    for arithmetic in [
+        "--dtype f32",
+        "--dtype bf16",
+        "--dtype f16",
+        "--dtype bf16 --tier ampere --batch 256",
+        "--dtype f16 --tier hopper --batch 256",
+    ] {
         let folder = Folder::new();
         let run = |name: &str, environment: &[(&str, &str)]| {
-            let arguments = format!("--epochs 1 --dtype {dtype} --out {name} --audit {name}.audit");
+            let arguments = format!("--epochs 1 {arithmetic} --out {name} --audit {name}.audit");
             let output = folder.run_with(&arguments, environment);
             assert!(output.status.success(), "{name}: {}", stderr(&output));
             let printed = stdout(&output).replace(name, "NAME");
@@ -108,15 +114,15 @@ fn threads_and_simd_levels_change_nothing() {
                 assert_eq!(
                     diff.status.code(),
                     Some(0),
-                    "{dtype} {name}: {}",
+                    "{arithmetic} {name}: {}",
                     stdout(&diff)
                 );
-                assert_eq!(printed, base.0, "{dtype} {name}");
+                assert_eq!(printed, base.0, "{arithmetic} {name}");
                 assert!(
                     audit == base.1,
-                    "{dtype} {name}: the audits' headers differ"
+                    "{arithmetic} {name}: the audits' headers differ"
                 );
-                assert!(weights == base.2, "{dtype} {name}: the files differ");
+                assert!(weights == base.2, "{arithmetic} {name}: the files differ");
             }
         }
     }
@@ -132,30 +138,41 @@ fn the_threads_option_changes_nothing() {
     }
 }
 
-/// The hashes that a file of the project shows, in order.
-fn hashes_in(file: &str) -> Vec<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
-    let text = String::from_utf8(read(&path)).unwrap();
+/// A document of the project.
+fn document(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    String::from_utf8(read(&path)).unwrap()
+}
+
+/// The hashes in a text, in order.
+fn hashes_in(text: &str) -> Vec<&str> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric());
-    words
-        .filter(|word| is_hash(word))
-        .map(str::to_owned)
-        .collect()
+    words.filter(|word| is_hash(word)).collect()
 }
 
 #[test]
 fn the_documents_show_the_hashes_that_are_printed() {
     let folder = Folder::new();
-    let hashes = hashes_in("README.md");
-    let shown = |dtype: &str, hash: &str| {
-        folder.hash(&format!("--dtype {dtype} --expect {hash}"));
-    };
-    shown("f32", &hashes[0]);
-    assert_eq!(hashes[1], hashes[0]);
-    shown("bf16", &hashes[2]);
-    shown("f16", &hashes[3]);
-    for hash in hashes_in("../README.md") {
-        assert_eq!(hash, hashes[0], "the project's README");
+    let default = folder.hash("");
+    let readme = document("README.md");
+    let (before_options, _) = readme.split_once("## Options").unwrap();
+    let mut rows = 0;
+    for line in before_options.lines() {
+        for hash in hashes_in(line) {
+            // A row of the table starts with its options; any other hash is that of the defaults.
+            match line.strip_prefix("| `") {
+                None => assert_eq!(hash, default, "examples/README.md"),
+                Some(row) => {
+                    let (options, _) = row.split_once('`').unwrap();
+                    assert_eq!(folder.hash(options), hash, "examples/README.md: {options}");
+                    rows += 1;
+                }
+            }
+        }
+    }
+    assert_eq!(rows, 6, "examples/README.md: rows of the table of hashes");
+    for hash in hashes_in(&document("../README.md")) {
+        assert_eq!(hash, default, "the project's README");
     }
 }
 
@@ -170,6 +187,8 @@ fn every_setting_that_is_said_to_matter_does() {
         "--lr 0.1",
         "--epochs 2",
         "--dtype bf16",
+        "--dtype bf16 --tier ampere",
+        "--dtype bf16 --tier hopper",
     ] {
         let epochs = if change.contains("--epochs") {
             ""
@@ -180,7 +199,7 @@ fn every_setting_that_is_said_to_matter_does() {
     }
     hashes.sort();
     hashes.dedup();
-    assert_eq!(hashes.len(), 6);
+    assert_eq!(hashes.len(), 8);
 }
 
 #[test]
@@ -325,6 +344,7 @@ fn help_describes_every_option() {
         "--epochs",
         "--batch",
         "--dtype",
+        "--tier",
         "--threads",
         "--seed",
         "--lr",
@@ -346,6 +366,11 @@ fn wrong_arguments_fail_before_training_and_leave_no_file() {
     for (arguments, status, expected) in [
         ("--batch 0", 2, "--batch"),
         ("--dtype f64", 2, "--dtype"),
+        (
+            "--tier hopper",
+            2,
+            "--tier hopper needs --dtype bf16 or f16",
+        ),
         ("--threads 0", 2, "--threads"),
         ("--lr -1", 2, "-1"),
         ("--expect 12ab", 2, "expected 64 hexadecimal digits"),

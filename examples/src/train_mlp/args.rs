@@ -2,15 +2,16 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use sgemm_bi_core::Tier;
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use sgemm_bi_core::TensorCoreModel;
 
 /// Trains a classifier of handwritten digits to the same bits on every machine.
 ///
 /// Three linear layers (64 → 128 → 64 → 10) with relu and cross-entropy learn the 1,797 digits of
 /// 8×8 pixels bundled with the program, by plain gradient descent. The weights' BLAKE3 hash, the
-/// last line printed, depends on --epochs, --batch, --dtype, --lr, --seed and the version of the
-/// bit contract, and on nothing else: not on the machine, its SIMD level or the number of threads.
+/// last line printed, depends on --epochs, --batch, --dtype, --tier, --lr, --seed and the version of
+/// the bit contract, and on nothing else: not on the machine, its SIMD level or the number of threads.
 ///
 /// Every random number comes from the ChaCha20 keystream of RFC 8439 (key: the seed's 8
 /// little-endian bytes, then zeros; nonce 0; counter from 0), drawn in this order: the split, the
@@ -63,6 +64,10 @@ pub struct TrainArgs {
     #[arg(long, value_enum, default_value_t = Dtype::F32)]
     pub dtype: Dtype,
 
+    /// Arithmetic of the products; that of tensor cores is replayed, slowly, and needs bf16 or f16.
+    #[arg(long, value_enum, default_value_t = Tier::Scalar)]
+    pub tier: Tier,
+
     /// Threads; by default RAYON_NUM_THREADS, or one for each processor.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
@@ -107,15 +112,52 @@ pub struct Settings {
 
 impl TrainArgs {
     /// The settings that the bits depend on.
-    pub fn settings(&self) -> Settings {
-        Settings {
+    ///
+    /// Errors: a tier that is not defined for the dtype.
+    pub fn settings(&self) -> Result<Settings, clap::Error> {
+        if self.tier != Tier::Scalar && self.dtype == Dtype::F32 {
+            let message = format!("--tier {} needs --dtype bf16 or f16", self.tier);
+            return Err(Cli::command().error(ErrorKind::ArgumentConflict, message));
+        }
+        Ok(Settings {
             epochs: self.epochs,
             batch: self.batch,
             dtype: self.dtype,
-            tier: Tier::Scalar,
+            tier: self.tier,
             seed: self.seed,
             lr: self.lr,
+        })
+    }
+}
+
+/// The arithmetic of a product (contract sections 4 and 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Tier {
+    /// IEEE fused multiply-adds, one after the other.
+    Scalar,
+    /// NVIDIA tensor cores of compute capability 8.0, 8.6 and 8.9.
+    Ampere,
+    /// NVIDIA tensor cores of compute capability 9.0 and 10.0.
+    Hopper,
+}
+
+impl From<Tier> for sgemm_bi_core::Tier {
+    fn from(tier: Tier) -> Self {
+        match tier {
+            Tier::Scalar => sgemm_bi_core::Tier::Scalar,
+            Tier::Ampere => sgemm_bi_core::Tier::TensorCore(TensorCoreModel::Ampere),
+            Tier::Hopper => sgemm_bi_core::Tier::TensorCore(TensorCoreModel::Hopper),
         }
+    }
+}
+
+impl std::fmt::Display for Tier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Tier::Scalar => "scalar",
+            Tier::Ampere => "ampere",
+            Tier::Hopper => "hopper",
+        })
     }
 }
 
@@ -189,6 +231,10 @@ mod tests {
             (["--batch", "-1"], "unexpected argument '-1'"),
             (["--epochs", "1.5"], "invalid digit"),
             (["--dtype", "f64"], "possible values: f32, bf16, f16"),
+            (
+                ["--tier", "volta"],
+                "possible values: scalar, ampere, hopper",
+            ),
             (["--threads", "0"], "0 is not in 1..=1024"),
             (["--lr", "nan"], "expected a positive finite f32, got NaN"),
             (["--lr", "0"], "expected a positive finite f32, got 0"),
@@ -200,5 +246,17 @@ mod tests {
             let message = error.unwrap_err().to_string();
             assert!(message.contains(expected), "{arguments:?}: {message}");
         }
+    }
+
+    #[test]
+    fn a_tensor_core_tier_needs_a_16_bit_dtype() {
+        let settings = |words: [&str; 5]| Cli::try_parse_from(words).unwrap().train.settings();
+        let refused = settings(["train-mlp", "--tier", "hopper", "--dtype", "f32"]);
+        let message = refused.unwrap_err().to_string();
+        assert!(
+            message.contains("--tier hopper needs --dtype bf16 or f16"),
+            "{message}"
+        );
+        assert!(settings(["train-mlp", "--tier", "hopper", "--dtype", "f16"]).is_ok());
     }
 }

@@ -49,7 +49,6 @@ impl AuditWriter {
             seed,
             lr,
         } = settings;
-        let tier = tier.to_string().replace(' ', "-");
         writeln!(
             self.file,
             "{MARK}contract={CONTRACT_VERSION} tier={tier} dtype={dtype} epochs={epochs} \

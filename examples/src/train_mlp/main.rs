@@ -26,13 +26,16 @@ const UNREADABLE: u8 = 2;
 fn main() -> ExitCode {
     let cli = args::Cli::parse();
     match cli.command {
-        None => match train::run(&cli.train) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                report(&format!("error: {error}"));
-                ExitCode::FAILURE
+        None => {
+            let settings = cli.train.settings().unwrap_or_else(|error| error.exit());
+            match train::run(&cli.train, settings) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    report(&format!("error: {error}"));
+                    ExitCode::FAILURE
+                }
             }
-        },
+        }
         Some(args::Command::Diff { a, b }) => ExitCode::from(diff(&a, &b)),
     }
 }

@@ -46,7 +46,7 @@ impl Mlp {
         Ok(Mlp {
             layers: layers.collect::<Result<_>>()?,
             dtype: settings.dtype.into(),
-            tier: settings.tier,
+            tier: settings.tier.into(),
         })
     }
 

@@ -20,7 +20,7 @@ use crate::report;
 use crate::rng::Rng;
 
 /// Trains, saves the weights, prints their hash, and fails if it is not the expected one.
-pub fn run(args: &TrainArgs) -> Result<(), Error> {
+pub fn run(args: &TrainArgs, settings: Settings) -> Result<(), Error> {
     if let Some(threads) = args.threads {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.into());
         pool.build_global()?;
@@ -30,9 +30,9 @@ pub fn run(args: &TrainArgs) -> Result<(), Error> {
     let outputs = Outputs::open(&args.out, args.audit.as_deref())?;
 
     let started = Instant::now();
-    let mut trainer = Trainer::new(args.settings(), outputs)?;
+    let mut trainer = Trainer::new(settings, outputs)?;
     let progress = progress_bar(trainer.steps());
-    let epochs = args.epochs;
+    let epochs = settings.epochs;
     for epoch in 1..=epochs {
         let loss = trainer.epoch(&progress)?;
         let accuracy = trainer.accuracy()?;
