@@ -265,9 +265,9 @@ impl<I: Isa, T: Element> Columns<'_, I, T> {
             unsafe {
                 if (lines, length) == (I::LANES, I::LANES) {
                     // A constant number of lines: no branch is left of it.
-                    self.isa.transpose(from, I::LANES, to);
+                    self.isa.transpose(from, I::LANES, I::LANES, to);
                 } else if length == I::LANES {
-                    self.isa.transpose(from, lines, to);
+                    self.isa.transpose(from, lines, I::LANES, to);
                 } else {
                     transpose_few(from, (lines, length), to);
                 }
