@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs)]
 
 use candle_core::{DType, Device, Result, Shape, Tensor, Var};
+use candle_sgemm_bi::Linear;
 use half::{bf16, f16};
 use sgemm_bi_core::Element;
 use sgemm_bi_core::contract::CHUNK;
@@ -154,4 +155,36 @@ pub fn expected(size: Sizes, x: &[f32], w: &[f32], bias: Option<&[f32]>, dy: &[f
 /// The gradients of Σ y·dy, so that y's gradient is exactly `dy`.
 pub fn backward(y: &Tensor, dy: &Tensor) -> candle_core::backprop::GradStore {
     (y * dy).unwrap().sum_all().unwrap().backward().unwrap()
+}
+
+/// The same tensors in this crate's layer and in Candle's.
+pub fn layers(w: &Tensor, b: Option<&Tensor>) -> (Linear, candle_nn::Linear) {
+    let theirs = candle_nn::Linear::new(w.clone(), b.cloned());
+    (Linear::from(&theirs), theirs)
+}
+
+pub fn largest_difference(a: &Tensor, b: &Tensor) -> f32 {
+    let pairs = values(a).into_iter().zip(values(b));
+    pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+pub fn different_words(a: &Tensor, b: &Tensor) -> usize {
+    bits(a)
+        .iter()
+        .zip(bits(b))
+        .filter(|(a, b)| **a != *b)
+        .count()
+}
+
+pub fn rows(x: &Tensor, len: usize) -> Tensor {
+    x.narrow(0, 0, len).unwrap()
+}
+
+pub fn filled(dtype: DType, dims: &[usize], values: impl Fn(usize) -> f32) -> Tensor {
+    let len: usize = dims.iter().product();
+    let values: Vec<f32> = (0..len).map(values).collect();
+    Tensor::from_vec(values, dims, &Device::Cpu)
+        .unwrap()
+        .to_dtype(dtype)
+        .unwrap()
 }
