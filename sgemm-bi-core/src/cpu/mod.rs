@@ -1,6 +1,7 @@
 //! The CPU engine: the contract's bits, packed, blocked, vectorised and threaded.
 
 mod batch;
+mod bias_gradient;
 mod driver;
 mod finish;
 mod float_env;
@@ -153,7 +154,15 @@ impl CpuEngine {
         dy: impl Into<SliceRef<'a>>,
         db: impl Into<SliceMut<'a>>,
     ) -> Result<()> {
-        crate::reference::bias_gradient(problem, dy, db)
+        let (dy, mut db) = (dy.into(), db.into());
+        problem.validate(dy, &db)?;
+        if let SliceMut::F32(db) = &mut db
+            && !db.is_empty()
+        {
+            let product = bias_gradient::product(problem, dy, db);
+            self.scalar(&Batch::new(product, &[]));
+        }
+        Ok(())
     }
 }
 
