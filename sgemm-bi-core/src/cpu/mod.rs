@@ -10,6 +10,7 @@ mod kernel;
 mod pack;
 mod product;
 mod scratch;
+mod short_reduction;
 mod simd;
 mod small_m;
 
@@ -121,7 +122,8 @@ impl CpuEngine {
     /// thread and for each call in progress, whatever the sizes.
     pub fn scratch_limit(&self) -> usize {
         fn of<I: isa::Isa>(_: I) -> usize {
-            driver::scratch_limit::<I>()
+            let (shared, each) = driver::scratch_limit::<I>();
+            shared + each
         }
         with_isa!(self.simd, isa => of(isa))
     }
