@@ -14,7 +14,7 @@ const DTYPES: [Dtype; 3] = [Dtype::F32, Dtype::BF16, Dtype::F16];
 fn the_exact_fma_is_that_of_ieee_754() {
     let mut generator = SplitMix64(1);
     let special = special_values(Format::F32);
-    let mut check = |a: u32, b: u32, c: u32| {
+    let check = |a: u32, b: u32, c: u32| {
         let value = f32::from_bits(a).mul_add(f32::from_bits(b), f32::from_bits(c));
         let (got, expected) = (exact::fma(a, b, c), canonical(value).to_bits());
         assert_eq!(got, expected, "fma({a:#010x}, {b:#010x}, {c:#010x})");

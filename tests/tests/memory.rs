@@ -67,7 +67,7 @@ fn problems(tenth: bool) -> Vec<Gemm> {
     let scale = |size: usize| if tenth { size / 10 } else { size };
     let shape = |m, k, n| Shape { m, k, n };
     let layout = WeightLayout::OutIn;
-    let square = scale(300);
+    let square = scale(160);
     let stride = square * square;
     let batch = BatchDim {
         len: 8,
@@ -76,15 +76,17 @@ fn problems(tenth: bool) -> Vec<Gemm> {
         out_stride: stride,
     };
     vec![
-        Gemm::forward(shape(scale(2600), 600, scale(2200)), Dtype::F32, layout),
-        Gemm::forward(shape(scale(520), 4200, scale(700)), Dtype::BF16, layout),
+        Gemm::forward(shape(scale(2100), 40, scale(2100)), Dtype::F32, layout),
+        Gemm::forward(shape(scale(2100), 520, scale(300)), Dtype::F32, layout),
+        Gemm::forward(shape(scale(300), 520, scale(2100)), Dtype::F32, layout),
+        Gemm::forward(shape(scale(300), 4200, scale(200)), Dtype::BF16, layout),
         Gemm::weight_gradient(
-            shape(scale(5000), scale(300), scale(500)),
+            shape(scale(5000), scale(200), scale(100)),
             Dtype::F16,
             layout,
         ),
-        Gemm::forward(shape(1, 5000, 3000), Dtype::F32, layout),
-        Gemm::forward(shape(1, 5000, 3000), Dtype::BF16, WeightLayout::InOut),
+        Gemm::forward(shape(1, 5000, 600), Dtype::F32, layout),
+        Gemm::forward(shape(1, 5000, 600), Dtype::BF16, WeightLayout::InOut),
         Gemm::input_gradient(shape(4000, 3, 70), Dtype::F32, layout),
         Gemm::matmul(shape(square, square, square), Dtype::F32).with_batch(batch),
     ]

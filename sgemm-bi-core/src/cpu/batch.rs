@@ -5,7 +5,7 @@ use super::driver::{self, for_each};
 use super::isa::Isa;
 use super::product::{Axis, Product};
 use super::scratch::Pool;
-use super::small_m;
+use super::{short_reduction, small_m};
 use crate::BatchDim;
 
 /// Fused multiply-adds below which starting threads costs more than it gives.
@@ -109,7 +109,10 @@ impl<'a> Batch<'a> {
                 let entry = self.entry(index);
                 match small_m::suitable(entry) {
                     Some(entry) => small_m::gemm(isa, &entry, inner, scratch),
-                    None => scratch.with(|scratch| driver::gemm(isa, &entry, inner, scratch)),
+                    None if short_reduction::suits(&entry) => {
+                        short_reduction::gemm(isa, &entry, inner, scratch);
+                    }
+                    None => driver::gemm(isa, &entry, inner, scratch),
                 }
             }
         });

@@ -12,19 +12,23 @@ use super::isa::Isa;
 use super::kernel::{Chain, Step, advance};
 use super::pack::{Block, Panels, pack, panel_stride};
 use super::product::{Axis, Matrix, Product, Start};
-use super::scratch::{Buffers, Scratch, Sizes};
+use super::scratch::{Buffers, Pool, Sizes};
 use crate::Dtype;
 use crate::contract::CHUNK;
 
-/// Rows and columns of an output block: what is packed of one operand is used for so many lines
-/// of the other.
-const BLOCK: usize = 2048;
+/// Rows of an output block: the second operand is packed once for so many.
+const ROW_BLOCK: usize = 2048;
 
-/// Bytes of a right panel: it stays in L1 beside a left panel on its way through.
-const RIGHT_PANEL_BYTES: usize = 32 << 10;
+/// Columns of an output block: the first operand is packed once for so many. With a block of the
+/// reduction they fill half of a usual L2.
+const COL_BLOCK: usize = 1024;
 
-/// Bytes of the left panels that a task goes through for each right panel: they stay in L2.
-const LEFT_GROUP_BYTES: usize = 1 << 20;
+/// Elements of the reduction in one block. Two panels of so many, one of each operand, fit L1.
+const DEPTH: usize = 256;
+
+/// Left panels that a task packs at a time: few enough to stay in L2 beside the right panels,
+/// enough for packing to read whole cache lines where rows are contiguous.
+const GROUP: usize = 8;
 
 /// Values of the largest micro-tile.
 const TILE_VALUES: usize = 1024;
@@ -51,22 +55,17 @@ impl<I: Isa> Tiling<I> {
         assert!(Self::ROWS * Self::COLS <= TILE_VALUES);
         Self::ROWS * Self::COLS
     };
-    /// Elements of the reduction in one block.
-    const DEPTH: usize = {
-        let depth = RIGHT_PANEL_BYTES / 4 / Self::COLS;
-        if depth < 512 { depth } else { 512 }
-    };
 }
 
-/// The most working memory in bytes that one product takes, whatever its sizes.
-pub(super) const fn scratch_limit<I: Isa>() -> usize {
-    let rows = BLOCK.div_ceil(Tiling::<I>::ROWS);
-    let cols = BLOCK.div_ceil(Tiling::<I>::COLS);
-    let depth = Tiling::<I>::DEPTH;
-    let left = rows * panel_stride(Tiling::<I>::ROWS, depth);
-    let right = cols * panel_stride(Tiling::<I>::COLS, depth);
+/// The most working memory in bytes that one product takes, whatever its sizes: what is shared,
+/// and what each further thread has.
+pub(super) const fn scratch_limit<I: Isa>() -> (usize, usize) {
+    let rows = ROW_BLOCK.div_ceil(Tiling::<I>::ROWS);
+    let cols = COL_BLOCK.div_ceil(Tiling::<I>::COLS);
+    let left = GROUP * panel_stride(Tiling::<I>::ROWS, DEPTH);
+    let right = cols * panel_stride(Tiling::<I>::COLS, DEPTH);
     let tiles = rows * cols * Tiling::<I>::VALUES;
-    4 * (left + right + 2 * tiles)
+    (4 * (right + 2 * tiles), 4 * left)
 }
 
 /// A block of the output through a block of the reduction.
@@ -78,6 +77,7 @@ struct Stage<'a, I> {
     depth: Range<usize>,
     place: StagePlace,
     buffers: Buffers,
+    pool: &'a Pool,
 }
 
 /// Where a block of the reduction stands.
@@ -93,51 +93,66 @@ struct StagePlace {
 unsafe impl<I: Isa> Sync for Stage<'_, I> {}
 
 /// Computes a product on `threads` threads of the current pool.
-pub(super) fn gemm<I: Isa>(isa: I, product: &Product<'_>, threads: usize, scratch: &mut Scratch) {
+pub(super) fn gemm<I: Isa>(isa: I, product: &Product<'_>, threads: usize, pool: &Pool) {
     let chunks = product.reduction.div_ceil(CHUNK).max(1);
-    let rows = product.rows.min(BLOCK).div_ceil(Tiling::<I>::ROWS);
-    let cols = product.cols.min(BLOCK).div_ceil(Tiling::<I>::COLS);
-    let depth = product.reduction.min(Tiling::<I>::DEPTH);
+    let rows = product.rows.min(ROW_BLOCK).div_ceil(Tiling::<I>::ROWS);
+    let cols = product.cols.min(COL_BLOCK).div_ceil(Tiling::<I>::COLS);
+    let depth = product.reduction.min(DEPTH);
     let tiles = rows * cols * Tiling::<I>::VALUES;
-    let spans_blocks = product.reduction > Tiling::<I>::DEPTH;
     let narrow_totals = chunks > 1 && product.out.dtype != Dtype::F32;
-    let buffers = scratch.reserve(Sizes {
-        left: rows * panel_stride(Tiling::<I>::ROWS, depth),
+    let sizes = Sizes {
+        left: 0,
         right: cols * panel_stride(Tiling::<I>::COLS, depth),
-        partial: if spans_blocks { tiles } else { 0 },
+        partial: if product.reduction > DEPTH { tiles } else { 0 },
         totals: if narrow_totals { tiles } else { 0 },
-    });
-    for cols in blocks(product.cols, BLOCK) {
-        for rows in blocks(product.rows, BLOCK) {
-            for chunk in 0..chunks {
-                let first = chunk * CHUNK;
-                let len = CHUNK.min(product.reduction - first);
-                // Blocks of one length: a short last one would pay a tile's loads and stores for
-                // little work.
-                let count = len.div_ceil(Tiling::<I>::DEPTH).max(1);
-                let step = len.div_ceil(count);
-                for block in 0..count {
-                    let begin = (block * step).min(len);
-                    let end = (begin + step).min(len);
+    };
+    pool.with(|scratch| {
+        let buffers = scratch.reserve(sizes);
+        for cols in blocks(product.cols, COL_BLOCK) {
+            for rows in blocks(product.rows, ROW_BLOCK) {
+                for (depth, place) in depth_blocks(product.reduction, I::LANES) {
                     Stage {
                         isa,
                         product,
                         rows: rows.clone(),
                         cols: cols.clone(),
-                        depth: first + begin..first + end,
-                        place: StagePlace {
-                            first_of_chunk: block == 0,
-                            last_of_chunk: block + 1 == count,
-                            first_chunk: chunk == 0,
-                            last_chunk: chunk + 1 == chunks,
-                        },
+                        depth,
+                        place,
                         buffers,
+                        pool,
                     }
                     .run(threads);
                 }
             }
         }
-    }
+    });
+}
+
+/// Cuts a reduction into chunks, and chunks into blocks of about one length: a short last one
+/// would pay a tile's loads and stores for little work. An empty reduction is one empty chunk,
+/// whose sum, +0.0, changes no total.
+fn depth_blocks(
+    reduction: usize,
+    lanes: usize,
+) -> impl Iterator<Item = (Range<usize>, StagePlace)> {
+    let chunks = reduction.div_ceil(CHUNK).max(1);
+    (0..chunks).flat_map(move |chunk| {
+        let first = chunk * CHUNK;
+        let len = CHUNK.min(reduction - first);
+        let count = len.div_ceil(DEPTH).max(1);
+        let step = len.div_ceil(count).next_multiple_of(lanes);
+        let count = len.div_ceil(step.max(1)).max(1);
+        (0..count).map(move |block| {
+            let depth = first + block * step..first + len.min((block + 1) * step);
+            let place = StagePlace {
+                first_of_chunk: block == 0,
+                last_of_chunk: block + 1 == count,
+                first_chunk: chunk == 0,
+                last_chunk: chunk + 1 == chunks,
+            };
+            (depth, place)
+        })
+    })
 }
 
 /// Cuts `0..len` into ranges of at most `step`.
@@ -151,49 +166,50 @@ impl<I: Isa> Stage<'_, I> {
     fn run(&self, threads: usize) {
         let row_panels = self.rows.len().div_ceil(Tiling::<I>::ROWS);
         let col_panels = self.cols.len().div_ceil(Tiling::<I>::COLS);
+        let tasks = if threads == 1 { 1 } else { 4 * threads };
+        let left_stride = panel_stride(Tiling::<I>::ROWS, self.depth.len());
+        let right_stride = panel_stride(Tiling::<I>::COLS, self.depth.len());
 
-        // Packing: a task is a run of neighbouring panels.
-        let runs = if threads == 1 { 1 } else { 4 * threads };
-        let row_run = row_panels.div_ceil(runs);
-        let col_run = col_panels.div_ceil(runs);
-        let row_tasks = row_panels.div_ceil(row_run);
-        let col_tasks = col_panels.div_ceil(col_run);
-        for_each(threads, row_tasks + col_tasks, |task| {
-            if task < row_tasks {
-                self.pack(Axis::Rows, run_of(task, row_run, row_panels));
-            } else {
-                self.pack(Axis::Cols, run_of(task - row_tasks, col_run, col_panels));
-            }
+        // The right panels, for all threads: a task packs a run of neighbours.
+        let run = col_panels.div_ceil(tasks);
+        for_each(threads, col_panels.div_ceil(run), |task| {
+            let run = run_of(task, run, col_panels);
+            let to = self.buffers.right.wrapping_add(run.start * right_stride);
+            self.pack(Axis::Cols, run, to);
         });
 
-        // Tiles: a task is a group of left panels by a run of right panels.
-        let panel_bytes = 4 * panel_stride(Tiling::<I>::ROWS, self.depth.len());
-        let group = (LEFT_GROUP_BYTES / panel_bytes).min(row_panels.div_ceil(threads));
+        // Tiles: a task packs a group of left panels and takes each along a run of right panels.
+        // The left panel stays in L1, the right panels come from L2.
+        let group = row_panels.div_ceil(tasks).min(GROUP);
         let groups = row_panels.div_ceil(group);
-        let runs = if threads == 1 {
-            1
-        } else {
-            (4 * threads).div_ceil(groups)
-        };
-        let run = col_panels.div_ceil(runs);
+        let run = col_panels.div_ceil(tasks.div_ceil(groups));
         let runs = col_panels.div_ceil(run);
         for_each(threads, groups * runs, |task| {
             let rows = run_of(task / runs, group, row_panels);
             let cols = run_of(task % runs, run, col_panels);
-            for col_panel in cols {
-                for row_panel in rows.clone() {
-                    self.tile(row_panel, col_panel);
+            let sizes = Sizes {
+                left: group * left_stride,
+                ..Sizes::default()
+            };
+            self.pool.with(|scratch| {
+                let panels = scratch.reserve(sizes).left;
+                self.pack(Axis::Rows, rows.clone(), panels);
+                for (panel, row_panel) in rows.enumerate() {
+                    let left = panels.wrapping_add(panel * left_stride);
+                    for col_panel in cols.clone() {
+                        self.tile(left, row_panel, col_panel);
+                    }
                 }
-            }
+            });
         });
     }
 
-    /// Packs a run of one operand's panels.
-    fn pack(&self, axis: Axis, run: Range<usize>) {
-        let (matrix, lines, width, to) = match axis {
+    /// Packs a run of one operand's panels to `to`.
+    fn pack(&self, axis: Axis, run: Range<usize>, to: *mut f32) {
+        let (matrix, lines, width) = match axis {
             Axis::Rows => {
                 let lhs = self.product.lhs;
-                (lhs, &self.rows, Tiling::<I>::ROWS, self.buffers.left)
+                (lhs, &self.rows, Tiling::<I>::ROWS)
             }
             Axis::Cols => {
                 let rhs = self.product.rhs;
@@ -202,19 +218,14 @@ impl<I: Isa> Stage<'_, I> {
                     col_stride: rhs.row_stride,
                     ..rhs
                 };
-                (
-                    by_columns,
-                    &self.cols,
-                    Tiling::<I>::COLS,
-                    self.buffers.right,
-                )
+                (by_columns, &self.cols, Tiling::<I>::COLS)
             }
         };
         let first = lines.start + run.start * width;
         let lines = lines.end.min(lines.start + run.end * width) - first;
         let stride = panel_stride(width, self.depth.len());
         let panels = Panels {
-            start: to.wrapping_add(run.start * stride),
+            start: to,
             width,
             stride,
         };
@@ -242,7 +253,7 @@ impl<I: Isa> Stage<'_, I> {
     }
 
     /// Advances one micro-tile, and finishes it where the chunk ends.
-    fn tile(&self, row_panel: usize, col_panel: usize) {
+    fn tile(&self, left: *const f32, row_panel: usize, col_panel: usize) {
         let row = self.rows.start + row_panel * Tiling::<I>::ROWS;
         let col = self.cols.start + col_panel * Tiling::<I>::COLS;
         let rows = Tiling::<I>::ROWS.min(self.rows.end - row);
@@ -262,10 +273,9 @@ impl<I: Isa> Stage<'_, I> {
         } else {
             self.kept(self.buffers.partial, row_panel, col_panel)
         };
-        let left = panel_stride(Tiling::<I>::ROWS, depth) * row_panel;
         let right = panel_stride(Tiling::<I>::COLS, depth) * col_panel;
         let step = Step {
-            left: self.buffers.left.wrapping_add(left),
+            left,
             right: self.buffers.right.wrapping_add(right),
             depth,
             partial,
@@ -287,8 +297,8 @@ impl<I: Isa> Stage<'_, I> {
 
     /// The tile of a buffer that keeps one for every tile of the output block.
     fn kept(&self, buffer: *mut f32, row_panel: usize, col_panel: usize) -> *mut f32 {
-        let row_panels = self.rows.len().div_ceil(Tiling::<I>::ROWS);
-        buffer.wrapping_add((col_panel * row_panels + row_panel) * Tiling::<I>::VALUES)
+        let col_panels = self.cols.len().div_ceil(Tiling::<I>::COLS);
+        buffer.wrapping_add((row_panel * col_panels + col_panel) * Tiling::<I>::VALUES)
     }
 
     /// Adds a complete chunk to the total, and stores the result after the last.

@@ -62,7 +62,7 @@ pub(super) unsafe fn finish<I: Isa, O: Element>(isa: I, tile: &Finished<'_>, to:
     }
     isa.vectorize(
         #[inline(always)]
-        || {
+        move || {
             for (row, &bias_of_row) in along_rows.iter().enumerate().take(tile.rows) {
                 for col in (0..tile.cols).step_by(I::LANES) {
                     let count = I::LANES.min(tile.cols - col);

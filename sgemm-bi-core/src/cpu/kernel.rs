@@ -56,7 +56,8 @@ unsafe fn by_rows<I: Isa, const VECTORS: usize>(isa: I, step: &Step) {
                 // SAFETY: the caller's.
                 $($rows => unsafe {
                     if $rows <= I::TILE_ROWS && VECTORS <= I::TILE_VECTORS {
-                        tile::<I, $rows, VECTORS>(isa, step)
+                        let Step { left, right, depth, partial, chain, .. } = *step;
+                        tile::<I, $rows, VECTORS>(isa, left, right, depth, partial, chain)
                     }
                 },)*
                 _ => unreachable!("a tile has at most TILE_ROWS rows"),
@@ -66,21 +67,23 @@ unsafe fn by_rows<I: Isa, const VECTORS: usize>(isa: I, step: &Step) {
     choose!(1 2 3 4 5 6 7 8 9 10 11 12 13 14)
 }
 
+/// The operands come in registers: reading a [`Step`] that was just written would wait for the
+/// stores of the tile before.
+///
 /// # Safety
 /// That of [`advance`].
 #[inline(never)]
-unsafe fn tile<I: Isa, const ROWS: usize, const VECTORS: usize>(isa: I, step: &Step) {
-    let Step {
-        mut left,
-        mut right,
-        depth,
-        partial,
-        chain,
-        ..
-    } = *step;
+unsafe fn tile<I: Isa, const ROWS: usize, const VECTORS: usize>(
+    isa: I,
+    mut left: *const f32,
+    mut right: *const f32,
+    depth: usize,
+    partial: *mut f32,
+    chain: Chain,
+) {
     isa.vectorize(
         #[inline(always)]
-        || {
+        move || {
             let width = I::TILE_VECTORS * I::LANES;
             let mut acc = [[isa.zero(); VECTORS]; ROWS];
             if chain == Chain::Continue {
@@ -110,8 +113,9 @@ unsafe fn tile<I: Isa, const ROWS: usize, const VECTORS: usize>(isa: I, step: &S
                 left = left.wrapping_add(I::TILE_ROWS);
                 right = right.wrapping_add(width);
             }
-            for (i, row) in acc.into_iter().enumerate() {
-                for (j, value) in row.into_iter().enumerate() {
+            // By reference: an array's own iterator would keep it in memory.
+            for (i, row) in acc.iter().enumerate() {
+                for (j, &value) in row.iter().enumerate() {
                     // SAFETY: inside the partial tile.
                     unsafe { isa.store(partial.add(i * width + j * I::LANES), value) };
                 }

@@ -1,6 +1,7 @@
 //! The CPU engine: the contract's bits, packed, blocked, vectorised and threaded.
 
 mod batch;
+mod bias_gradient;
 mod driver;
 mod finish;
 mod float_env;
@@ -10,6 +11,7 @@ mod pack;
 mod product;
 mod replay;
 mod scratch;
+mod short_reduction;
 mod simd;
 mod small_m;
 mod softmax;
@@ -124,7 +126,8 @@ impl CpuEngine {
     /// thread and for each call in progress, whatever the sizes.
     pub fn scratch_limit(&self) -> usize {
         fn of<I: isa::Isa>(_: I) -> usize {
-            driver::scratch_limit::<I>()
+            let (shared, each) = driver::scratch_limit::<I>();
+            shared + each
         }
         with_isa!(self.simd, isa => of(isa))
     }
@@ -165,7 +168,15 @@ impl CpuEngine {
         dy: impl Into<SliceRef<'a>>,
         db: impl Into<SliceMut<'a>>,
     ) -> Result<()> {
-        crate::reference::bias_gradient(problem, dy, db)
+        let (dy, mut db) = (dy.into(), db.into());
+        problem.validate(dy, &db)?;
+        if let SliceMut::F32(db) = &mut db
+            && !db.is_empty()
+        {
+            let product = bias_gradient::product(problem, dy, db);
+            self.scalar(&Batch::new(product, &[]));
+        }
+        Ok(())
     }
 }
 

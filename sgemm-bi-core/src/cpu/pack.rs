@@ -49,7 +49,7 @@ pub(super) unsafe fn pack<I: Isa, T: Element>(isa: I, block: Block<T>, panels: P
     debug_assert!(panels.width <= I::LANES || panels.width.is_multiple_of(I::LANES));
     isa.vectorize(
         #[inline(always)]
-        || {
+        move || {
             // SAFETY: the caller's.
             unsafe {
                 if block.depth_stride == 1 {
@@ -64,30 +64,24 @@ pub(super) unsafe fn pack<I: Isa, T: Element>(isa: I, block: Block<T>, panels: P
     );
 }
 
-/// The lines that group `first` of at most LANES lines has in a panel of `width`.
-#[inline(always)]
-fn group<I: Isa>(width: usize, first: usize) -> usize {
-    I::LANES.min(width - first)
-}
-
 /// Each line is contiguous: transposes in registers.
 ///
 /// # Safety
 /// That of [`pack`].
 #[inline(always)]
 unsafe fn pack_along_depth<I: Isa, T: Element>(isa: I, block: Block<T>, panels: Panels) {
+    let whole = block.depth / I::LANES * I::LANES;
     for (index, first_line) in (0..block.lines).step_by(panels.width).enumerate() {
         let panel = panels.start.wrapping_add(index * panels.stride);
         let lines = panels.width.min(block.lines - first_line);
         for first in (0..lines).step_by(I::LANES) {
-            let rows = group::<I>(lines, first);
-            let from = block
+            let rows = I::LANES.min(lines - first);
+            let line = block
                 .start
                 .wrapping_add((first_line + first) * block.line_stride);
-            for r in (0..block.depth).step_by(I::LANES) {
-                let columns = I::LANES.min(block.depth - r);
+            for r in (0..whole).step_by(I::LANES) {
                 let from = Strided {
-                    start: from.wrapping_add(r),
+                    start: line.wrapping_add(r),
                     stride: block.line_stride,
                 };
                 let to = Strided {
@@ -97,12 +91,32 @@ unsafe fn pack_along_depth<I: Isa, T: Element>(isa: I, block: Block<T>, panels: 
                 for i in 0..rows {
                     prefetch(from.start.wrapping_add(i * from.stride + 4 * I::LANES));
                 }
-                // SAFETY: rows first..first + rows and columns r..r + columns of the block; the
-                // stores stay inside the panel and the vector after it.
-                unsafe { isa.transpose(from, rows, columns, to) };
+                // SAFETY: rows of the block and whole vectors of its depth; the stores stay
+                // inside the panel and the vector after it.
+                unsafe {
+                    // Constant numbers of rows leave no branches.
+                    if rows == I::TILE_ROWS {
+                        isa.transpose(from, I::TILE_ROWS, to);
+                    } else if rows == I::LANES {
+                        isa.transpose(from, I::LANES, to);
+                    } else {
+                        isa.transpose(from, rows, to);
+                    }
+                }
             }
         }
     }
+    let rest = Block {
+        start: block.start.wrapping_add(whole),
+        depth: block.depth - whole,
+        ..block
+    };
+    let panels = Panels {
+        start: panels.start.wrapping_add(whole * panels.width),
+        ..panels
+    };
+    // SAFETY: the caller's, for the end of the depth.
+    unsafe { pack_any(isa, rest, panels) };
 }
 
 /// Neighbouring lines are contiguous: copies.
@@ -116,22 +130,27 @@ unsafe fn pack_along_lines<I: Isa, T: Element>(isa: I, block: Block<T>, panels: 
         for (index, first_line) in (0..block.lines).step_by(panels.width).enumerate() {
             let panel = panels.start.wrapping_add(index * panels.stride);
             let lines = panels.width.min(block.lines - first_line);
+            let whole = lines == panels.width
+                && block.lines - first_line >= panels.width.next_multiple_of(I::LANES);
             for r in depth.clone() {
-                let row = block
+                let from = block
                     .start
                     .wrapping_add(r * block.depth_stride + first_line);
+                let to = panel.wrapping_add(r * panels.width);
                 for first in (0..lines).step_by(I::LANES) {
-                    let from = row.wrapping_add(first);
-                    let left = block.lines - first_line - first;
-                    // SAFETY: lines first.. of the block's element r, no more than are left; the
+                    let from = from.wrapping_add(first);
+                    // The pages of a pass are too many for the processor's own prefetching.
+                    prefetch(from.wrapping_add(PASS * block.depth_stride));
+                    // SAFETY: lines first.. of the block's element r, no more than there are; the
                     // store stays inside the panel and the vector after it.
                     unsafe {
-                        let values = if left >= I::LANES {
-                            isa.load(from)
-                        } else {
-                            isa.load_first(from, left)
+                        let values = match whole {
+                            true => isa.load(from),
+                            false => {
+                                isa.load_first(from, I::LANES.min(block.lines - first_line - first))
+                            }
                         };
-                        isa.store(panel.wrapping_add(r * panels.width + first), values);
+                        isa.store(to.wrapping_add(first), values);
                     }
                 }
             }

@@ -36,18 +36,12 @@ const LINE: usize = 64;
 /// How far ahead of its use, in bytes, a transposed weight is asked for.
 const PREFETCHED: usize = 4 * LINE;
 
-/// The product as this path computes it: itself or its transpose, with few rows and a weight that
-/// has a contiguous direction. None if it has no such form.
+/// The product as this path computes it: itself or its transpose, with few rows. None if it has no
+/// such form.
 pub(super) fn suitable(product: Product<'_>) -> Option<Product<'_>> {
-    [product, product.transposed()].into_iter().find(|form| {
-        let Matrix {
-            row_stride,
-            col_stride,
-            ..
-        } = form.rhs;
-        let contiguous = col_stride == 1 || row_stride == 1 || form.cols <= 1;
-        form.rows <= MOST_ROWS && contiguous
-    })
+    [product, product.transposed()]
+        .into_iter()
+        .find(|form| form.rows <= MOST_ROWS)
 }
 
 /// Computes a [`suitable`] product on `threads` threads of the current pool.
@@ -72,30 +66,47 @@ fn by_columns<I: Isa, T: Element>(isa: I, product: &Product<'_>, threads: usize,
     let step = shared
         .min(CHAIN_VALUES / product.rows)
         .next_multiple_of(tile);
+    let blocks = product.cols.div_ceil(step);
     let chunks = product.reduction.div_ceil(CHUNK).max(1);
+    // Too few blocks for the threads: these reduce chunks side by side, and add them in order.
+    let side_by_side = if blocks < threads {
+        threads.min(chunks)
+    } else {
+        1
+    };
+    let values = product.rows * step;
+    // A vector past the end: `gather` stores whole ones.
+    let lhs = product.rows * product.reduction.min(CHUNK).next_multiple_of(DEPTH) + I::LANES;
+    let turned = Columns::<I, T>::TRANSPOSED_DEPTH * tile;
     let narrow_totals = chunks > 1 && product.out.dtype != Dtype::F32;
-    let depth = product.reduction.min(CHUNK).next_multiple_of(DEPTH);
-    for_each(threads, product.cols.div_ceil(step), |task| {
-        let cols = task * step..product.cols.min((task + 1) * step);
-        let values = product.rows * cols.len().next_multiple_of(tile);
-        let sizes = Sizes {
-            // A vector past the end: `gather` stores whole ones.
-            left: product.rows * depth + I::LANES,
-            right: Columns::<I, T>::TRANSPOSED_DEPTH * tile,
-            partial: values,
-            totals: if narrow_totals { values } else { 0 },
-        };
+    let sizes = Sizes {
+        left: side_by_side * lhs,
+        right: side_by_side * turned,
+        partial: side_by_side * values,
+        totals: if narrow_totals { values } else { 0 },
+    };
+    for_each(threads, blocks, |block| {
         scratch.with(|scratch| {
             let buffers = scratch.reserve(sizes);
-            let block = Columns::<I, T> {
+            let columns = |place: usize| Columns::<I, T> {
                 isa,
                 product,
-                cols,
-                buffers,
+                cols: block * step..product.cols.min((block + 1) * step),
+                buffers: Buffers {
+                    left: buffers.left.wrapping_add(place * lhs),
+                    right: buffers.right.wrapping_add(place * turned),
+                    partial: buffers.partial.wrapping_add(place * values),
+                    totals: buffers.totals,
+                },
                 weight: product.rhs.start.cast(),
             };
-            for chunk in 0..chunks {
-                block.chunk(chunk, chunks);
+            let places: Vec<_> = (0..side_by_side).map(columns).collect();
+            for first in (0..chunks).step_by(side_by_side) {
+                let places = &places[..side_by_side.min(chunks - first)];
+                for_each(threads, places.len(), |i| places[i].reduce(first + i));
+                for (i, place) in places.iter().enumerate() {
+                    place.add(first + i, chunks);
+                }
             }
         });
     });
@@ -112,6 +123,9 @@ struct Columns<'a, I, T> {
     weight: *const T,
 }
 
+// SAFETY: threads have buffers of their own, and one at a time writes a block of the output.
+unsafe impl<I: Isa, T: Element> Sync for Columns<'_, I, T> {}
+
 /// Vectors of weights: `depth` rows, `stride` elements apart, of `cols` columns.
 #[derive(Clone, Copy)]
 struct Weights<T> {
@@ -127,8 +141,8 @@ impl<I: Isa, T: Element> Columns<'_, I, T> {
     /// Elements of the reduction that are transposed at a time: a cache line of each column.
     const TRANSPOSED_DEPTH: usize = LINE / size_of::<T>();
 
-    /// Reduces one chunk and adds it to the totals.
-    fn chunk(&self, chunk: usize, chunks: usize) {
+    /// Reduces one chunk.
+    fn reduce(&self, chunk: usize) {
         let first = chunk * CHUNK;
         let range = first..self.product.reduction.min(first + CHUNK);
         let values = self.product.rows * self.cols.len().next_multiple_of(Self::TILE);
@@ -146,6 +160,10 @@ impl<I: Isa, T: Element> Columns<'_, I, T> {
                 }
             },
         );
+    }
+
+    /// Adds a chunk to the totals, and stores the results after the last.
+    fn add(&self, chunk: usize, chunks: usize) {
         for tile in 0..self.cols.len().div_ceil(Self::TILE) {
             self.finish(tile, (chunk, chunks));
         }
@@ -243,16 +261,21 @@ impl<I: Isa, T: Element> Columns<'_, I, T> {
     /// buffer's columns from `to`, and asks for what follows.
     #[inline(always)]
     fn transpose(&self, cols: Range<usize>, depth: Range<usize>, to: usize) {
-        let stride = self.product.rhs.col_stride;
+        let Matrix {
+            row_stride,
+            col_stride: stride,
+            ..
+        } = self.product.rhs;
         let lines = cols.len();
-        let block = self.weight.wrapping_add(cols.start * stride + depth.start);
+        let at = cols.start * stride + depth.start * row_stride;
+        let block = self.weight.wrapping_add(at);
         for line in 0..lines {
             let ahead = block.wrapping_add(line * stride);
             prefetch(ahead.wrapping_byte_add(PREFETCHED));
         }
         for r in (0..depth.len()).step_by(I::LANES) {
             let from = Strided {
-                start: block.wrapping_add(r),
+                start: block.wrapping_add(r * row_stride),
                 stride,
             };
             let to = Strided {
@@ -263,13 +286,13 @@ impl<I: Isa, T: Element> Columns<'_, I, T> {
             // SAFETY: columns and depth lie inside the weight; the buffer has TRANSPOSED_DEPTH rows
             // of a tile's columns, whole vectors.
             unsafe {
-                if (lines, length) == (I::LANES, I::LANES) {
+                if row_stride != 1 || length < I::LANES {
+                    transpose_any(from, row_stride, (lines, length), to);
+                } else if lines == I::LANES {
                     // A constant number of lines: no branch is left of it.
-                    self.isa.transpose(from, I::LANES, I::LANES, to);
-                } else if length == I::LANES {
-                    self.isa.transpose(from, lines, I::LANES, to);
+                    self.isa.transpose(from, I::LANES, to);
                 } else {
-                    transpose_few(from, (lines, length), to);
+                    self.isa.transpose(from, lines, to);
                 }
             }
         }
@@ -438,20 +461,21 @@ impl<I: Isa, T: Element> Columns<'_, I, T> {
     }
 }
 
-/// Widens and transposes a block of `lines` lines of `length` elements, one by one.
+/// Widens and transposes a block of `lines` lines of `length` elements, `step` apart, one by one.
 ///
 /// # Safety
 /// Each line is valid for reading, and a column of `lines` values for each element for writing.
-unsafe fn transpose_few<T: Element>(
+unsafe fn transpose_any<T: Element>(
     from: Strided<*const T>,
+    step: usize,
     (lines, length): (usize, usize),
     to: Strided<*mut f32>,
 ) {
-    for i in 0..lines {
-        for j in 0..length {
+    for j in 0..length {
+        for i in 0..lines {
             // SAFETY: the caller's.
             unsafe {
-                let value = from.start.add(i * from.stride + j).read().widen();
+                let value = from.start.add(i * from.stride + j * step).read().widen();
                 to.start.add(j * to.stride + i).write(value);
             }
         }

@@ -1,6 +1,8 @@
 //! The engine against the reference, bit for bit: ragged shapes, dtypes, layouts, strides, SIMD
 //! levels, threads.
 
+mod few_rows;
+
 use half::{bf16, f16};
 
 use super::{CpuEngine, Simd};

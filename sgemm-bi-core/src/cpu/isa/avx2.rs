@@ -186,57 +186,48 @@ impl Isa for Avx2 {
         self,
         from: Strided<*const T>,
         rows: usize,
-        columns: usize,
         to: Strided<*mut f32>,
     ) {
-        // SAFETY: `Avx2` proves the features; the caller, that rows i < rows hold `columns`
-        // elements and that each column's 8 values can be written.
+        // SAFETY: `Avx2` proves the features; the caller, that rows i < rows hold 8 elements and
+        // that each column's 8 values can be written.
         unsafe {
-            let mut v = [self.zero(); LANES];
-            for (i, v) in v.iter_mut().enumerate() {
-                if i < rows {
-                    let row = from.start.add(i * from.stride);
-                    *v = if columns == LANES {
-                        self.load(row)
-                    } else {
-                        self.load_first(row, columns)
-                    };
-                }
-            }
-            for (j, column) in transpose_8(v).into_iter().enumerate().take(columns) {
-                self.store(to.start.add(j * to.stride), column);
-            }
+            // Written out: loops over the vectors would keep them in memory.
+            let row = |i: usize| match i < rows {
+                true => self.load(from.start.add(i * from.stride)),
+                false => self.zero(),
+            };
+            let a = transpose_lanes([row(0), row(1), row(2), row(3)]);
+            let b = transpose_lanes([row(4), row(5), row(6), row(7)]);
+            let store = |j: usize, column: __m256| self.store(to.start.add(j * to.stride), column);
+            store(0, _mm256_permute2f128_ps::<0x20>(a[0], b[0]));
+            store(1, _mm256_permute2f128_ps::<0x20>(a[1], b[1]));
+            store(2, _mm256_permute2f128_ps::<0x20>(a[2], b[2]));
+            store(3, _mm256_permute2f128_ps::<0x20>(a[3], b[3]));
+            store(4, _mm256_permute2f128_ps::<0x31>(a[0], b[0]));
+            store(5, _mm256_permute2f128_ps::<0x31>(a[1], b[1]));
+            store(6, _mm256_permute2f128_ps::<0x31>(a[2], b[2]));
+            store(7, _mm256_permute2f128_ps::<0x31>(a[3], b[3]));
         }
     }
 }
 
-/// Transposes 8 vectors of 8 values.
+/// Transposes each of the 128-bit lanes of four vectors: lane l of result c holds column 4l + c.
 ///
 /// # Safety
 /// The processor has AVX2.
 #[inline(always)]
-unsafe fn transpose_8(r: [__m256; 8]) -> [__m256; 8] {
+unsafe fn transpose_lanes([a, b, c, d]: [__m256; 4]) -> [__m256; 4] {
     // SAFETY: the caller's.
     unsafe {
-        let z = _mm256_setzero_ps();
-        // Inside 128-bit lanes: s[4g + c] holds in lane l column 4l + c of rows 4g..4g + 4.
-        let mut s = [z; 8];
-        for g in 0..2 {
-            let [a, b, c, d] = [r[4 * g], r[4 * g + 1], r[4 * g + 2], r[4 * g + 3]];
-            let ab_low = _mm256_castps_pd(_mm256_unpacklo_ps(a, b));
-            let ab_high = _mm256_castps_pd(_mm256_unpackhi_ps(a, b));
-            let cd_low = _mm256_castps_pd(_mm256_unpacklo_ps(c, d));
-            let cd_high = _mm256_castps_pd(_mm256_unpackhi_ps(c, d));
-            s[4 * g] = _mm256_castpd_ps(_mm256_unpacklo_pd(ab_low, cd_low));
-            s[4 * g + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(ab_low, cd_low));
-            s[4 * g + 2] = _mm256_castpd_ps(_mm256_unpacklo_pd(ab_high, cd_high));
-            s[4 * g + 3] = _mm256_castpd_ps(_mm256_unpackhi_pd(ab_high, cd_high));
-        }
-        let mut t = [z; 8];
-        for c in 0..4 {
-            t[c] = _mm256_permute2f128_ps::<0x20>(s[c], s[4 + c]);
-            t[4 + c] = _mm256_permute2f128_ps::<0x31>(s[c], s[4 + c]);
-        }
-        t
+        let ab_low = _mm256_castps_pd(_mm256_unpacklo_ps(a, b));
+        let ab_high = _mm256_castps_pd(_mm256_unpackhi_ps(a, b));
+        let cd_low = _mm256_castps_pd(_mm256_unpacklo_ps(c, d));
+        let cd_high = _mm256_castps_pd(_mm256_unpackhi_ps(c, d));
+        [
+            _mm256_castpd_ps(_mm256_unpacklo_pd(ab_low, cd_low)),
+            _mm256_castpd_ps(_mm256_unpackhi_pd(ab_low, cd_low)),
+            _mm256_castpd_ps(_mm256_unpacklo_pd(ab_high, cd_high)),
+            _mm256_castpd_ps(_mm256_unpackhi_pd(ab_high, cd_high)),
+        ]
     }
 }

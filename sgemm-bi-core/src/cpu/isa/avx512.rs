@@ -148,62 +148,78 @@ impl Isa for Avx512 {
         self,
         from: Strided<*const T>,
         rows: usize,
-        columns: usize,
         to: Strided<*mut f32>,
     ) {
-        // SAFETY: `Avx512` proves the features; the caller, that rows i < rows hold `columns`
-        // elements and that each column's 16 values can be written.
+        // SAFETY: `Avx512` proves the features; the caller, that rows i < rows hold 16 elements and
+        // that each column's 16 values can be written.
         unsafe {
-            let mut v = [self.zero(); LANES];
-            for (i, v) in v.iter_mut().enumerate() {
-                if i < rows {
-                    *v = self.load_first(from.start.add(i * from.stride), columns);
-                }
-            }
-            for (j, column) in transpose_16(v).into_iter().enumerate().take(columns) {
-                self.store(to.start.add(j * to.stride), column);
-            }
+            // Written out: loops over the vectors would keep them in memory.
+            let row = |i: usize| match i < rows {
+                true => self.load(from.start.add(i * from.stride)),
+                false => self.zero(),
+            };
+            let a = transpose_lanes([row(0), row(1), row(2), row(3)]);
+            let b = transpose_lanes([row(4), row(5), row(6), row(7)]);
+            let c = transpose_lanes([row(8), row(9), row(10), row(11)]);
+            let d = transpose_lanes([row(12), row(13), row(14), row(15)]);
+            let store = |j: usize, [w, x, y, z]: [__m512; 4]| {
+                self.store(to.start.add(j * to.stride), w);
+                self.store(to.start.add((j + 1) * to.stride), x);
+                self.store(to.start.add((j + 2) * to.stride), y);
+                self.store(to.start.add((j + 3) * to.stride), z);
+            };
+            let p = transpose_of_lanes([a[0], b[0], c[0], d[0]]);
+            let q = transpose_of_lanes([a[1], b[1], c[1], d[1]]);
+            let r = transpose_of_lanes([a[2], b[2], c[2], d[2]]);
+            let s = transpose_of_lanes([a[3], b[3], c[3], d[3]]);
+            store(0, [p[0], q[0], r[0], s[0]]);
+            store(4, [p[1], q[1], r[1], s[1]]);
+            store(8, [p[2], q[2], r[2], s[2]]);
+            store(12, [p[3], q[3], r[3], s[3]]);
         }
     }
 }
 
 const NEAREST_EVEN: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
-/// Transposes 16 vectors of 16 values.
+/// Transposes each of the 128-bit lanes of four vectors: lane l of result c holds column 4l + c.
 ///
 /// # Safety
 /// The processor has AVX-512 F.
 #[inline(always)]
-unsafe fn transpose_16(r: [__m512; 16]) -> [__m512; 16] {
+unsafe fn transpose_lanes([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
     // SAFETY: the caller's.
     unsafe {
-        let z = _mm512_setzero_ps();
-        // Inside 128-bit lanes: s[4g + c] holds in lane l column 4l + c of rows 4g..4g + 4.
-        let mut s = [z; 16];
-        for g in 0..4 {
-            let [a, b, c, d] = [r[4 * g], r[4 * g + 1], r[4 * g + 2], r[4 * g + 3]];
-            let ab_low = _mm512_castps_pd(_mm512_unpacklo_ps(a, b));
-            let ab_high = _mm512_castps_pd(_mm512_unpackhi_ps(a, b));
-            let cd_low = _mm512_castps_pd(_mm512_unpacklo_ps(c, d));
-            let cd_high = _mm512_castps_pd(_mm512_unpackhi_ps(c, d));
-            s[4 * g] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab_low, cd_low));
-            s[4 * g + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab_low, cd_low));
-            s[4 * g + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab_high, cd_high));
-            s[4 * g + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab_high, cd_high));
-        }
-        // Across lanes: column 4l + c gathers lane l of s[c], s[4 + c], s[8 + c], s[12 + c].
-        let mut t = [z; 16];
-        for c in 0..4 {
-            let [a, b, d, e] = [s[c], s[4 + c], s[8 + c], s[12 + c]];
-            let ab_even = _mm512_shuffle_f32x4::<0x88>(a, b);
-            let ab_odd = _mm512_shuffle_f32x4::<0xDD>(a, b);
-            let de_even = _mm512_shuffle_f32x4::<0x88>(d, e);
-            let de_odd = _mm512_shuffle_f32x4::<0xDD>(d, e);
-            t[c] = _mm512_shuffle_f32x4::<0x88>(ab_even, de_even);
-            t[4 + c] = _mm512_shuffle_f32x4::<0x88>(ab_odd, de_odd);
-            t[8 + c] = _mm512_shuffle_f32x4::<0xDD>(ab_even, de_even);
-            t[12 + c] = _mm512_shuffle_f32x4::<0xDD>(ab_odd, de_odd);
-        }
-        t
+        let ab_low = _mm512_castps_pd(_mm512_unpacklo_ps(a, b));
+        let ab_high = _mm512_castps_pd(_mm512_unpackhi_ps(a, b));
+        let cd_low = _mm512_castps_pd(_mm512_unpacklo_ps(c, d));
+        let cd_high = _mm512_castps_pd(_mm512_unpackhi_ps(c, d));
+        [
+            _mm512_castpd_ps(_mm512_unpacklo_pd(ab_low, cd_low)),
+            _mm512_castpd_ps(_mm512_unpackhi_pd(ab_low, cd_low)),
+            _mm512_castpd_ps(_mm512_unpacklo_pd(ab_high, cd_high)),
+            _mm512_castpd_ps(_mm512_unpackhi_pd(ab_high, cd_high)),
+        ]
+    }
+}
+
+/// Transposes four vectors as a matrix of 128-bit lanes.
+///
+/// # Safety
+/// The processor has AVX-512 F.
+#[inline(always)]
+unsafe fn transpose_of_lanes([a, b, c, d]: [__m512; 4]) -> [__m512; 4] {
+    // SAFETY: the caller's.
+    unsafe {
+        let ab_even = _mm512_shuffle_f32x4::<0x88>(a, b);
+        let ab_odd = _mm512_shuffle_f32x4::<0xDD>(a, b);
+        let cd_even = _mm512_shuffle_f32x4::<0x88>(c, d);
+        let cd_odd = _mm512_shuffle_f32x4::<0xDD>(c, d);
+        [
+            _mm512_shuffle_f32x4::<0x88>(ab_even, cd_even),
+            _mm512_shuffle_f32x4::<0x88>(ab_odd, cd_odd),
+            _mm512_shuffle_f32x4::<0xDD>(ab_even, cd_even),
+            _mm512_shuffle_f32x4::<0xDD>(ab_odd, cd_odd),
+        ]
     }
 }

@@ -71,21 +71,20 @@ pub(super) trait Isa: Copy + Send + Sync + 'static {
     /// `to` is valid for writing `count` elements.
     unsafe fn round_first<T: Element>(self, to: *mut T, vector: Self::Vector, count: usize);
 
-    /// Widens and transposes: element (i, j) of a block goes to `to.start[j · to.stride + i]`, for
-    /// j < `columns` and i in 0..LANES; rows that are missing from the block are +0.0.
+    /// Widens and transposes: element (i, j) of a block of `rows` rows and LANES columns goes to
+    /// `to.start[j · to.stride + i]`, for i in 0..LANES; missing rows are +0.0.
     ///
     /// The stores go up in j, so that what one writes past a stride shorter than a vector, the
     /// next overwrites.
     ///
     /// # Safety
-    /// `rows` and `columns` are at most LANES. Row i, at `from.start + i · from.stride`, is valid
-    /// for reading `columns` elements, for i < rows, and `to.start + j · to.stride` for writing
-    /// LANES values, for j < columns.
+    /// `rows` is at most LANES. Row i, at `from.start + i · from.stride`, is valid for reading
+    /// LANES elements, for i < rows, and `to.start + j · to.stride` for writing LANES values, for
+    /// j < LANES.
     unsafe fn transpose<T: Element>(
         self,
         from: Strided<*const T>,
         rows: usize,
-        columns: usize,
         to: Strided<*mut f32>,
     );
 }

@@ -85,16 +85,15 @@ impl Isa for Portable {
         self,
         from: Strided<*const T>,
         rows: usize,
-        columns: usize,
         to: Strided<*mut f32>,
     ) {
-        for j in 0..columns {
+        for j in 0..LANES {
             let mut lanes = [0.0; LANES];
             for (i, lane) in lanes.iter_mut().enumerate().take(rows) {
-                // SAFETY: the caller's, and i < rows, j < columns.
+                // SAFETY: the caller's, and i < rows, j < LANES.
                 *lane = unsafe { from.start.add(i * from.stride + j).read().widen() };
             }
-            // SAFETY: the caller's, and j < columns.
+            // SAFETY: the caller's, and j < LANES.
             unsafe { self.store(to.start.add(j * to.stride), Lanes(lanes)) }
         }
     }
