@@ -109,11 +109,11 @@ pub enum Error {
     },
 
     /// The tier is not defined for the dtype, or this engine does not have it.
-    #[error("{op}: the {engine} engine has no {tier} tier for {dtype} operands")]
+    #[error("{op}: {engine} has no {tier} tier for {dtype} operands")]
     UnsupportedTier {
         /// The operation.
         op: &'static str,
-        /// The engine asked.
+        /// Who lacks it: the contract, or an engine.
         engine: &'static str,
         /// The tier asked for.
         tier: Tier,

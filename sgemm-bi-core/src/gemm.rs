@@ -367,7 +367,7 @@ impl Gemm {
         if let Tier::TensorCore(_) = self.tier
             && self.dtype == Dtype::F32
         {
-            return Err(self.unsupported_tier("contract's"));
+            return Err(self.unsupported_tier("the contract"));
         }
         self.validate_bias(operands.bias)?;
 
@@ -406,7 +406,7 @@ impl Gemm {
         check_no_overlap(op, out)
     }
 
-    /// The error for a tier that `engine` does not have.
+    /// The error for a tier that `engine`, or the contract, does not have.
     pub(crate) fn unsupported_tier(&self, engine: &'static str) -> Error {
         let (op, tier, dtype) = (self.op.name(), self.tier, self.dtype);
         Error::UnsupportedTier {

@@ -51,7 +51,7 @@ pub(super) fn gemm(
         (SliceRef::F16(lhs), SliceRef::F16(rhs)) => {
             Replay::new(gemm, arithmetic, lhs, rhs, bias).run(out);
         }
-        _ => return Err(gemm.unsupported_tier("CPU")),
+        _ => return Err(gemm.unsupported_tier("the CPU engine")),
     }
     Ok(())
 }
