@@ -115,6 +115,22 @@ fn short_reductions() {
     }
 }
 
+/// Outputs so large that they are written past the caches, at several alignments.
+#[test]
+fn short_reductions_into_large_outputs() {
+    let engines = engines(&[1, 3]);
+    let (m, k, n) = (2, 1100, 2000);
+    for dtype in [Dtype::F32, Dtype::BF16] {
+        for offset in [0, 1, 8] {
+            let dw = Gemm::weight_gradient(Shape { m, k, n }, dtype, LAYOUTS[0]);
+            let dw = dw
+                .clone()
+                .with_views(dw.lhs(), dw.rhs(), dw.out().at(offset));
+            Case::random(dw, (m * k, m * n, k * n + offset)).check(&engines);
+        }
+    }
+}
+
 /// Weights, first operands and outputs without a contiguous direction, and broadcast ones.
 #[test]
 fn strides() {
