@@ -8,9 +8,9 @@ use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterato
 
 use super::finish::{Finished, Place, finish};
 use super::float_env::with_default_float_env;
-use super::isa::Isa;
-use super::kernel::{Chain, Step, advance};
-use super::pack::{Block, Panels, pack, panel_stride};
+use super::isa::{Isa, Strided, prefetch};
+use super::kernel::{Chain, DEPTH, LEFT_ROW, LeftOrder, Step, advance};
+use super::pack::{Block, Panels, copy_lines, pack, panel_stride};
 use super::product::{Axis, Matrix, Product, Start};
 use super::scratch::{Buffers, Pool, Sizes};
 use crate::Dtype;
@@ -23,11 +23,9 @@ const ROW_BLOCK: usize = 2048;
 /// reduction they fill half of a usual L2.
 const COL_BLOCK: usize = 1024;
 
-/// Elements of the reduction in one block. Two panels of so many, one of each operand, fit L1.
-const DEPTH: usize = 256;
-
-/// Left panels that a task packs at a time: few enough to stay in L2 beside the right panels,
-/// enough for packing to read whole cache lines where rows are contiguous.
+/// Left panels that a task packs at a time where rows are contiguous: few enough to stay in L2
+/// beside the right panels, enough for packing to read whole cache lines. Where columns are
+/// contiguous it packs one, which stays in L1.
 const GROUP: usize = 8;
 
 /// Values of the largest micro-tile.
@@ -51,6 +49,14 @@ struct Tiling<I>(std::marker::PhantomData<I>);
 impl<I: Isa> Tiling<I> {
     const ROWS: usize = I::TILE_ROWS;
     const COLS: usize = I::TILE_VECTORS * I::LANES;
+    /// Values from a left panel to the next.
+    const fn left_stride(order: LeftOrder, depth: usize) -> usize {
+        match order {
+            LeftOrder::Columns => panel_stride(Self::ROWS, depth),
+            LeftOrder::Rows => Self::ROWS * LEFT_ROW,
+        }
+    }
+
     const VALUES: usize = {
         assert!(Self::ROWS * Self::COLS <= TILE_VALUES);
         Self::ROWS * Self::COLS
@@ -62,7 +68,9 @@ impl<I: Isa> Tiling<I> {
 pub(super) const fn scratch_limit<I: Isa>() -> (usize, usize) {
     let rows = ROW_BLOCK.div_ceil(Tiling::<I>::ROWS);
     let cols = COL_BLOCK.div_ceil(Tiling::<I>::COLS);
-    let left = GROUP * panel_stride(Tiling::<I>::ROWS, DEPTH);
+    let columns = GROUP * Tiling::<I>::left_stride(LeftOrder::Columns, DEPTH);
+    let row = Tiling::<I>::left_stride(LeftOrder::Rows, DEPTH);
+    let left = if columns > row { columns } else { row };
     let right = cols * panel_stride(Tiling::<I>::COLS, DEPTH);
     let tiles = rows * cols * Tiling::<I>::VALUES;
     (4 * (right + 2 * tiles), 4 * left)
@@ -167,7 +175,7 @@ impl<I: Isa> Stage<'_, I> {
         let row_panels = self.rows.len().div_ceil(Tiling::<I>::ROWS);
         let col_panels = self.cols.len().div_ceil(Tiling::<I>::COLS);
         let tasks = if threads == 1 { 1 } else { 4 * threads };
-        let left_stride = panel_stride(Tiling::<I>::ROWS, self.depth.len());
+        let left_stride = Tiling::<I>::left_stride(self.left_order(), self.depth.len());
         let right_stride = panel_stride(Tiling::<I>::COLS, self.depth.len());
 
         // The right panels, for all threads: a task packs a run of neighbours.
@@ -180,7 +188,11 @@ impl<I: Isa> Stage<'_, I> {
 
         // Tiles: a task packs a group of left panels and takes each along a run of right panels.
         // The left panel stays in L1, the right panels come from L2.
-        let group = row_panels.div_ceil(tasks).min(GROUP);
+        let order = self.left_order();
+        let group = match order {
+            LeftOrder::Rows => 1,
+            LeftOrder::Columns => row_panels.div_ceil(tasks).min(GROUP),
+        };
         let groups = row_panels.div_ceil(group);
         let run = col_panels.div_ceil(tasks.div_ceil(groups));
         let runs = col_panels.div_ceil(run);
@@ -240,9 +252,19 @@ impl<I: Isa> Stage<'_, I> {
                     depth: self.depth.len(),
                 };
                 // SAFETY: lines and depth lie inside the operand (the invariant of `Product`);
-                // `gemm` reserved the panels; the tile's sizes fit `pack`, for they are the
+                // `to` has room for the panels; the tile's sizes fit `pack`, for they are the
                 // level's.
-                unsafe { pack(self.isa, block, panels) }
+                unsafe {
+                    if axis == Axis::Rows && self.left_order() == LeftOrder::Rows {
+                        let to = Strided {
+                            start: to,
+                            stride: LEFT_ROW,
+                        };
+                        copy_lines(self.isa, block, to);
+                    } else {
+                        pack(self.isa, block, panels);
+                    }
+                }
             }};
         }
         match matrix.dtype {
@@ -276,6 +298,7 @@ impl<I: Isa> Stage<'_, I> {
         let right = panel_stride(Tiling::<I>::COLS, depth) * col_panel;
         let step = Step {
             left,
+            left_order: self.left_order(),
             right: self.buffers.right.wrapping_add(right),
             depth,
             partial,
@@ -287,11 +310,37 @@ impl<I: Isa> Stage<'_, I> {
             rows,
             vectors: cols.div_ceil(I::LANES),
         };
+        if last_of_chunk {
+            self.prefetch_output((row, col), (rows, cols));
+        }
         // SAFETY: `pack` filled both panels for this block of the reduction; the partial tile has
         // TILE_VALUES values or is one of those that `gemm` reserved, and no other thread has it.
         unsafe { advance(self.isa, &step) };
         if last_of_chunk {
             self.finish(partial, (row, col), (rows, cols), (row_panel, col_panel));
+        }
+    }
+
+    /// How left panels hold their rows.
+    fn left_order(&self) -> LeftOrder {
+        match self.product.lhs.col_stride {
+            1 => LeftOrder::Rows,
+            _ => LeftOrder::Columns,
+        }
+    }
+
+    /// Asks for a tile of the output that is written soon, where its rows are contiguous.
+    #[inline(always)]
+    fn prefetch_output(&self, (row, col): (usize, usize), (rows, cols): (usize, usize)) {
+        let out = self.product.out;
+        if out.col_stride == 1 {
+            let size = out.dtype.size_in_bytes();
+            for row in row..row + rows {
+                let start = (row * out.row_stride + col) * size;
+                for byte in (0..cols * size).step_by(64) {
+                    prefetch(out.start.wrapping_byte_add(start + byte));
+                }
+            }
         }
     }
 

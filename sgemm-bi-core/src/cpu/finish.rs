@@ -52,18 +52,23 @@ const WIDEST: usize = 64;
 /// bias holds a value for each index of the tile.
 #[inline(always)]
 pub(super) unsafe fn finish<I: Isa, O: Element>(isa: I, tile: &Finished<'_>, to: Place<*mut O>) {
-    let mut along_cols = [0.0; WIDEST];
-    let mut along_rows = [0.0; WIDEST];
-    if let Some((bias, first)) = tile.bias {
-        match bias.along {
-            Axis::Cols => widen(bias.values, first, &mut along_cols[..tile.cols]),
-            Axis::Rows => widen(bias.values, first, &mut along_rows[..tile.rows]),
+    let mut values: [f32; WIDEST];
+    let bias = match tile.bias {
+        None => None,
+        Some((bias, first)) => {
+            values = [0.0; WIDEST];
+            let count = match bias.along {
+                Axis::Cols => tile.cols,
+                Axis::Rows => tile.rows,
+            };
+            widen(bias.values, first, &mut values[..count]);
+            Some((bias.along, values.as_ptr()))
         }
-    }
+    };
     isa.vectorize(
         #[inline(always)]
         move || {
-            for (row, &bias_of_row) in along_rows.iter().enumerate().take(tile.rows) {
+            for row in 0..tile.rows {
                 for col in (0..tile.cols).step_by(I::LANES) {
                     let count = I::LANES.min(tile.cols - col);
                     // SAFETY: the caller's; columns col..col + count of the row.
@@ -78,10 +83,10 @@ pub(super) unsafe fn finish<I: Isa, O: Element>(isa: I, tile: &Finished<'_>, to:
                             }
                         };
                         let mut total = isa.add(start, chunk);
-                        if let Some((bias, _)) = tile.bias {
-                            let bias = match bias.along {
-                                Axis::Cols => isa.load(along_cols.as_ptr().add(col)),
-                                Axis::Rows => isa.splat(bias_of_row),
+                        if let Some((along, values)) = bias {
+                            let bias = match along {
+                                Axis::Cols => isa.load(values.add(col)),
+                                Axis::Rows => isa.splat(values.add(row).read()),
                             };
                             total = isa.add(total, bias);
                         }

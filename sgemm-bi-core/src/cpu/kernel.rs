@@ -11,14 +11,33 @@ pub(super) enum Chain {
     Continue,
 }
 
+/// How a left panel holds its `TILE_ROWS` rows: as the operand does, so that packing copies. The
+/// kernel broadcasts single values, and takes either order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LeftOrder {
+    /// Columns of `TILE_ROWS` values, one after the other.
+    Columns,
+    /// Rows, [`LEFT_ROW`] values apart.
+    Rows,
+}
+
+/// Elements of the reduction in one block, at most. Two panels of so many, one of each operand,
+/// fit L1.
+pub(super) const DEPTH: usize = 256;
+
+/// Values from a row of a left panel to the next; a cache line more than a row has, so that rows
+/// do not share cache sets.
+pub(super) const LEFT_ROW: usize = DEPTH + 16;
+
 /// One call of the micro-kernel.
 ///
-/// The left panel holds `depth` columns of `TILE_ROWS` values, the right panel `depth` rows of
-/// `TILE_VECTORS` vectors, and the partial tile `TILE_ROWS` rows of `TILE_VECTORS` vectors, all
+/// The left panel is in the order that it says, the right panel holds `depth` rows of
+/// `TILE_VECTORS` vectors, and the partial tile `TILE_ROWS` rows of `TILE_VECTORS` vectors, both
 /// contiguous. The kernel uses the first `rows` and `vectors` of them.
 #[derive(Clone, Copy)]
 pub(super) struct Step {
     pub left: *const f32,
+    pub left_order: LeftOrder,
     pub right: *const f32,
     pub depth: usize,
     pub partial: *mut f32,
@@ -37,19 +56,53 @@ pub(super) struct Step {
 pub(super) unsafe fn advance<I: Isa>(isa: I, step: &Step) {
     // SAFETY: the caller's.
     unsafe {
-        match step.vectors {
-            1 => by_rows::<I, 1>(isa, step),
-            2 => by_rows::<I, 2>(isa, step),
-            3 => by_rows::<I, 3>(isa, step),
-            _ => by_rows::<I, 4>(isa, step),
+        match (step.vectors, step.left_order) {
+            (1, LeftOrder::Columns) => by_rows::<I, Columns, 1>(isa, step),
+            (1, LeftOrder::Rows) => by_rows::<I, Rows, 1>(isa, step),
+            (_, LeftOrder::Columns) => by_rows::<I, Columns, 2>(isa, step),
+            (_, LeftOrder::Rows) => by_rows::<I, Rows, 2>(isa, step),
         }
+    }
+}
+
+/// A [`LeftOrder`] as a type.
+trait Order {
+    /// Values from a row to the next, in panels of `tile_rows` rows.
+    fn row_step(tile_rows: usize) -> usize;
+    /// Values from a column to the next.
+    fn depth_step(tile_rows: usize) -> usize;
+}
+
+struct Columns;
+
+impl Order for Columns {
+    #[inline(always)]
+    fn row_step(_: usize) -> usize {
+        1
+    }
+    #[inline(always)]
+    fn depth_step(tile_rows: usize) -> usize {
+        tile_rows
+    }
+}
+
+struct Rows;
+
+impl Order for Rows {
+    #[inline(always)]
+    fn row_step(_: usize) -> usize {
+        LEFT_ROW
+    }
+    #[inline(always)]
+    fn depth_step(_: usize) -> usize {
+        1
     }
 }
 
 /// # Safety
 /// That of [`advance`].
 #[inline(always)]
-unsafe fn by_rows<I: Isa, const VECTORS: usize>(isa: I, step: &Step) {
+unsafe fn by_rows<I: Isa, O: Order, const VECTORS: usize>(isa: I, step: &Step) {
     macro_rules! choose {
         ($($rows:literal)*) => {
             match step.rows {
@@ -57,7 +110,7 @@ unsafe fn by_rows<I: Isa, const VECTORS: usize>(isa: I, step: &Step) {
                 $($rows => unsafe {
                     if $rows <= I::TILE_ROWS && VECTORS <= I::TILE_VECTORS {
                         let Step { left, right, depth, partial, chain, .. } = *step;
-                        tile::<I, $rows, VECTORS>(isa, left, right, depth, partial, chain)
+                        tile::<I, O, $rows, VECTORS>(isa, left, right, depth, partial, chain)
                     }
                 },)*
                 _ => unreachable!("a tile has at most TILE_ROWS rows"),
@@ -73,7 +126,7 @@ unsafe fn by_rows<I: Isa, const VECTORS: usize>(isa: I, step: &Step) {
 /// # Safety
 /// That of [`advance`].
 #[inline(never)]
-unsafe fn tile<I: Isa, const ROWS: usize, const VECTORS: usize>(
+unsafe fn tile<I: Isa, O: Order, const ROWS: usize, const VECTORS: usize>(
     isa: I,
     mut left: *const f32,
     mut right: *const f32,
@@ -105,12 +158,13 @@ unsafe fn tile<I: Isa, const ROWS: usize, const VECTORS: usize>(
                 }
                 for (i, row) in acc.iter_mut().enumerate() {
                     // SAFETY: inside the left panel.
-                    let a = isa.splat(unsafe { left.wrapping_add(i).read() });
+                    let a = isa
+                        .splat(unsafe { left.wrapping_add(i * O::row_step(I::TILE_ROWS)).read() });
                     for (value, b) in row.iter_mut().zip(b) {
                         *value = isa.mul_add(a, b, *value);
                     }
                 }
-                left = left.wrapping_add(I::TILE_ROWS);
+                left = left.wrapping_add(O::depth_step(I::TILE_ROWS));
                 right = right.wrapping_add(width);
             }
             // By reference: an array's own iterator would keep it in memory.

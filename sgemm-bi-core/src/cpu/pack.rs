@@ -64,6 +64,40 @@ pub(super) unsafe fn pack<I: Isa, T: Element>(isa: I, block: Block<T>, panels: P
     );
 }
 
+/// Widens a block whose lines are contiguous and keeps them as they lie, `line_stride` values
+/// apart at `to`.
+///
+/// # Safety
+/// The block's elements are valid for reading; each line, rounded up to a whole vector, for
+/// writing.
+#[inline(always)]
+pub(super) unsafe fn copy_lines<I: Isa, T: Element>(
+    isa: I,
+    block: Block<T>,
+    to: Strided<*mut f32>,
+) {
+    isa.vectorize(
+        #[inline(always)]
+        move || {
+            let whole = block.depth / I::LANES * I::LANES;
+            for line in 0..block.lines {
+                let from = block.start.wrapping_add(line * block.line_stride);
+                let to = to.start.wrapping_add(line * to.stride);
+                // SAFETY: elements of the line; the stores stay inside its whole vectors.
+                unsafe {
+                    for r in (0..whole).step_by(I::LANES) {
+                        isa.store(to.wrapping_add(r), isa.load(from.wrapping_add(r)));
+                    }
+                    if whole < block.depth {
+                        let rest = isa.load_first(from.wrapping_add(whole), block.depth - whole);
+                        isa.store(to.wrapping_add(whole), rest);
+                    }
+                }
+            }
+        },
+    );
+}
+
 /// Each line is contiguous: transposes in registers.
 ///
 /// # Safety
@@ -94,13 +128,10 @@ unsafe fn pack_along_depth<I: Isa, T: Element>(isa: I, block: Block<T>, panels: 
                 // SAFETY: rows of the block and whole vectors of its depth; the stores stay
                 // inside the panel and the vector after it.
                 unsafe {
-                    // Constant numbers of rows leave no branches.
-                    if rows == I::TILE_ROWS {
-                        isa.transpose(from, I::TILE_ROWS, to);
-                    } else if rows == I::LANES {
-                        isa.transpose(from, I::LANES, to);
-                    } else {
-                        isa.transpose(from, rows, to);
+                    // A constant number of rows leaves no branches.
+                    match rows == I::LANES {
+                        true => isa.transpose(from, I::LANES, to),
+                        false => isa.transpose(from, rows, to),
                     }
                 }
             }

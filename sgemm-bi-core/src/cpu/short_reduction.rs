@@ -1,6 +1,8 @@
 //! Products with a short reduction, such as the weight gradient of a small batch: the output is
 //! most of the traffic, so it is written once, row by row.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 
 use super::driver::for_each;
@@ -15,11 +17,17 @@ const LONGEST: usize = 16;
 /// Rows that share a load of the second operand.
 const ROWS: usize = 4;
 
+/// Values in the longest vector.
+const WIDEST: usize = 16;
+
 /// Vectors in a step along a row.
 const VECTORS: usize = 2;
 
 /// Values of the second operand that stay in L1.
 const HELD_VALUES: usize = 8192;
+
+/// Bytes of an output from which it is written past the caches: more than L2 holds.
+const STREAMED_BYTES: usize = 8 << 20;
 
 /// Rows of a task at least.
 const LEAST_ROWS: usize = 64;
@@ -65,35 +73,74 @@ fn by_rows<I: Isa, T: Element, O: Element>(
         _ => product.rows.div_ceil(4 * threads).max(LEAST_ROWS),
     };
     let sizes = Sizes {
-        right: product.reduction * width,
+        // A step past the end: a streamed part starts anywhere.
+        right: product.reduction * width + tile,
         ..Sizes::default()
+    };
+    let vector_bytes = I::LANES * size_of::<f32>();
+    let out = product.out;
+    let streams = O::DTYPE == Dtype::F32
+        && product.start == Start::Zero
+        && product.rows * product.cols * size_of::<f32>() >= STREAMED_BYTES
+        && out.row_stride * size_of::<f32>() % vector_bytes == 0;
+    // Columns of a block before the first aligned vector: the same in every row and block.
+    let lead = match streams {
+        true => out.start.cast::<f32>().align_offset(vector_bytes),
+        false => 0,
     };
     for_each(threads, product.rows.div_ceil(step.max(1)), |task| {
         let rows = task * step..product.rows.min((task + 1) * step);
         scratch.with(|scratch| {
-            let held = scratch.reserve(sizes).right;
+            let held = Held {
+                start: scratch.reserve(sizes).right,
+                stride: width,
+            };
             for col in (0..product.cols).step_by(width) {
                 let cols = width.min(product.cols - col);
+                // Up to the first aligned vector, the aligned ones, and what is left.
+                let aligned = if streams {
+                    let lead = lead.min(cols);
+                    lead..lead + (cols - lead) / I::LANES * I::LANES
+                } else {
+                    cols..cols
+                };
+                let parts = [
+                    (0..aligned.start, Write::Through),
+                    (aligned.clone(), Write::Past),
+                    (aligned.end..cols, Write::Through),
+                ];
                 isa.vectorize(
                     #[inline(always)]
                     || {
-                        hold::<I, T>(isa, product, (col, cols), (held, width));
+                        hold::<I, T>(isa, product, (col, cols), held);
                         for row in rows.clone().step_by(ROWS) {
                             let count = ROWS.min(rows.end - row);
                             let mut lhs = [[0.0; ROWS]; LONGEST];
                             // SAFETY: rows and reduction lie inside the operand (the invariant of
-                            // `Product`); columns inside what was just held; the rows are this
-                            // task's alone.
-                            unsafe {
-                                gather::<T>(product, (row, count), &mut lhs);
-                                let rhs = (held.cast_const(), width);
-                                if count == ROWS {
-                                    strip::<I, O, ROWS>(isa, product, (row, col), cols, &lhs, rhs);
-                                } else {
+                            // `Product`).
+                            unsafe { gather::<T>(product, (row, count), &mut lhs) };
+                            for (part, write) in &parts {
+                                let strip = Strip {
+                                    row,
+                                    col,
+                                    part: part.clone(),
+                                    write: *write,
+                                };
+                                // SAFETY: columns that were just held; the rows are this task's
+                                // alone; the parts written past the caches are aligned.
+                                unsafe {
+                                    if count == ROWS {
+                                        strip.run::<I, O, ROWS>(isa, product, &lhs, held);
+                                        continue;
+                                    }
                                     for i in 0..count {
                                         let lhs = lhs.map(|values| [values[i]; ROWS]);
-                                        let at = (row + i, col);
-                                        strip::<I, O, 1>(isa, product, at, cols, &lhs, rhs);
+                                        let row = row + i;
+                                        let strip = Strip {
+                                            row,
+                                            ..strip.clone()
+                                        };
+                                        strip.run::<I, O, 1>(isa, product, &lhs, held);
                                     }
                                 }
                             }
@@ -101,17 +148,36 @@ fn by_rows<I: Isa, T: Element, O: Element>(
                     },
                 );
             }
+            if streams {
+                isa.fence();
+            }
         });
     });
 }
 
-/// Widens columns `first..first + cols` of the second operand into rows of `stride` values.
+/// How results leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Write {
+    /// Through the caches.
+    Through,
+    /// Past them, whole vectors at aligned addresses.
+    Past,
+}
+
+/// The widened columns of the second operand: rows `stride` values apart.
+#[derive(Clone, Copy)]
+struct Held {
+    start: *mut f32,
+    stride: usize,
+}
+
+/// Widens columns `first..first + cols` of the second operand.
 #[inline(always)]
 fn hold<I: Isa, T: Element>(
     isa: I,
     product: &Product<'_>,
     (first, cols): (usize, usize),
-    (to, stride): (*mut f32, usize),
+    held: Held,
 ) {
     let rhs = product.rhs;
     let start: *const T = rhs.start.cast();
@@ -119,7 +185,7 @@ fn hold<I: Isa, T: Element>(
         for col in (0..cols).step_by(I::LANES) {
             let count = I::LANES.min(cols - col);
             let from = start.wrapping_add(r * rhs.row_stride + (first + col) * rhs.col_stride);
-            let to = to.wrapping_add(r * stride + col);
+            let to = held.start.wrapping_add(r * held.stride + col);
             // SAFETY: the columns lie inside the operand (the invariant of `Product`); `by_rows`
             // reserved rows of whole vectors.
             unsafe {
@@ -156,55 +222,74 @@ unsafe fn gather<T: Element>(
     }
 }
 
-/// Computes `R` rows of the output through `cols` columns.
-///
-/// # Safety
-/// The rows and columns from `(row, col)` lie inside the output and belong to this thread; the held
-/// rows of the second operand have whole vectors.
-#[inline(always)]
-unsafe fn strip<I: Isa, O: Element, const R: usize>(
-    isa: I,
-    product: &Product<'_>,
-    (row, col): (usize, usize),
-    cols: usize,
-    lhs: &[[f32; ROWS]; LONGEST],
-    (rhs, stride): (*const f32, usize),
-) {
-    let out = product.out;
-    let first = out
-        .start
-        .cast::<O>()
-        .wrapping_add(row * out.row_stride + col);
-    for col in (0..cols).step_by(VECTORS * I::LANES) {
-        let mut acc = [[isa.zero(); VECTORS]; R];
-        for (r, lhs) in lhs.iter().enumerate().take(product.reduction) {
-            let mut b = [isa.zero(); VECTORS];
-            for (v, b) in b.iter_mut().enumerate() {
-                // SAFETY: the caller's.
-                *b = unsafe { isa.load(rhs.wrapping_add(r * stride + col + v * I::LANES)) };
-            }
-            for (acc, &a) in acc.iter_mut().zip(lhs) {
-                let a = isa.splat(a);
-                for (acc, b) in acc.iter_mut().zip(b) {
-                    *acc = isa.mul_add(a, b, *acc);
+/// Rows from `row` on, through `part` of the held columns, the first of which is column `col`.
+#[derive(Clone)]
+struct Strip {
+    row: usize,
+    col: usize,
+    part: Range<usize>,
+    write: Write,
+}
+
+impl Strip {
+    /// Computes `R` rows of the strip.
+    ///
+    /// # Safety
+    /// The strip lies inside the output and belongs to this thread; `held` has a step of vectors
+    /// after the part; a part written past the caches is aligned, whole vectors of f32, and not
+    /// accumulated into.
+    #[inline(always)]
+    unsafe fn run<I: Isa, O: Element, const R: usize>(
+        self,
+        isa: I,
+        product: &Product<'_>,
+        lhs: &[[f32; ROWS]; LONGEST],
+        held: Held,
+    ) {
+        let out = product.out;
+        let first = self.row * out.row_stride + self.col;
+        let first = out.start.cast::<O>().wrapping_add(first);
+        for col in self.part.clone().step_by(VECTORS * I::LANES) {
+            let mut acc = [[isa.zero(); VECTORS]; R];
+            for (r, lhs) in lhs.iter().enumerate().take(product.reduction) {
+                let row = held.start.wrapping_add(r * held.stride + col);
+                let mut b = [isa.zero(); VECTORS];
+                for (v, b) in b.iter_mut().enumerate() {
+                    // SAFETY: the caller's.
+                    *b = unsafe { isa.load(row.wrapping_add(v * I::LANES).cast_const()) };
+                }
+                for (acc, &a) in acc.iter_mut().zip(lhs) {
+                    let a = isa.splat(a);
+                    for (acc, b) in acc.iter_mut().zip(b) {
+                        *acc = isa.mul_add(a, b, *acc);
+                    }
                 }
             }
-        }
-        for (i, acc) in acc.iter().enumerate() {
-            for (v, &chunk) in acc.iter().enumerate() {
-                let col = col + v * I::LANES;
-                let count = I::LANES.min(cols.saturating_sub(col));
-                let to = first.wrapping_add(i * out.row_stride + col);
-                // SAFETY: the caller's; an accumulated-into output is f32.
-                unsafe {
-                    // A start of −0.0 reads as +0.0 (contract section 3).
-                    let start = match product.start {
-                        Start::Zero => isa.zero(),
-                        Start::Output => {
-                            isa.add(isa.load_first(to.cast::<f32>(), count), isa.zero())
+            for (i, acc) in acc.iter().enumerate() {
+                for (v, &chunk) in acc.iter().enumerate() {
+                    let col = col + v * I::LANES;
+                    let count = I::LANES.min(self.part.end.saturating_sub(col));
+                    let to = first.wrapping_add(i * out.row_stride + col);
+                    // SAFETY: the caller's; an accumulated-into output is f32.
+                    unsafe {
+                        match (self.write, product.start) {
+                            (Write::Past, _) if count > 0 => {
+                                let total = isa.add(isa.zero(), chunk);
+                                let mut rounded = [0.0f32; WIDEST];
+                                isa.round_first(rounded.as_mut_ptr(), total, I::LANES);
+                                isa.stream(to.cast(), isa.load(rounded.as_ptr()));
+                            }
+                            (_, Start::Zero) => {
+                                isa.round_first(to, isa.add(isa.zero(), chunk), count);
+                            }
+                            (_, Start::Output) => {
+                                // A start of −0.0 reads as +0.0 (contract section 3).
+                                let held = isa.load_first(to.cast::<f32>(), count);
+                                let start = isa.add(held, isa.zero());
+                                isa.round_first(to, isa.add(start, chunk), count);
+                            }
                         }
-                    };
-                    isa.round_first(to, isa.add(start, chunk), count);
+                    }
                 }
             }
         }

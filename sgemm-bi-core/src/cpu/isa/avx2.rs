@@ -156,6 +156,19 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn stream(self, to: *mut f32, vector: __m256) {
+        // SAFETY: `Avx2` proves the features; the caller, that the aligned vector can be written,
+        // and that a fence follows.
+        unsafe { _mm256_stream_ps(to, vector) }
+    }
+
+    #[inline(always)]
+    fn fence(self) {
+        // SAFETY: SSE is part of x86-64.
+        unsafe { _mm_sfence() }
+    }
+
+    #[inline(always)]
     unsafe fn round_first<T: Element>(self, to: *mut T, vector: __m256, count: usize) {
         // SAFETY: `Avx2` proves the features; lanes past `count` are not written, the caller
         // answers for the others.

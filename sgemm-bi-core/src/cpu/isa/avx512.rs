@@ -111,6 +111,19 @@ impl Isa for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn stream(self, to: *mut f32, vector: __m512) {
+        // SAFETY: `Avx512` proves the features; the caller, that the aligned vector can be written,
+        // and that a fence follows.
+        unsafe { _mm512_stream_ps(to, vector) }
+    }
+
+    #[inline(always)]
+    fn fence(self) {
+        // SAFETY: SSE is part of x86-64.
+        unsafe { _mm_sfence() }
+    }
+
+    #[inline(always)]
     unsafe fn round_first<T: Element>(self, to: *mut T, vector: __m512, count: usize) {
         let mask = first(count);
         // SAFETY: `Avx512` proves the features; masked lanes are not written, the caller answers

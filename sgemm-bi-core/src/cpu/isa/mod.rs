@@ -64,6 +64,22 @@ pub(super) trait Isa: Copy + Send + Sync + 'static {
     /// `to` is valid for writing [`LANES`](Isa::LANES) elements; no alignment is needed.
     unsafe fn store(self, to: *mut f32, vector: Self::Vector);
 
+    /// Stores a vector past the caches where the level can: for large outputs that nothing reads
+    /// soon, since the line is not fetched first. [`fence`](Isa::fence) must follow before another
+    /// thread may read.
+    ///
+    /// # Safety
+    /// `to` is valid for writing [`LANES`](Isa::LANES) elements and aligned to their size together.
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut f32, vector: Self::Vector) {
+        // SAFETY: the caller's.
+        unsafe { self.store(to, vector) }
+    }
+
+    /// Orders what [`stream`](Isa::stream) stored before whatever the thread stores next.
+    #[inline(always)]
+    fn fence(self) {}
+
     /// Rounds the first `count ≤ LANES` values to T, NaN canonical (contract section 7), and
     /// stores them.
     ///
@@ -96,7 +112,7 @@ pub(super) struct Strided<P> {
     pub stride: usize,
 }
 
-/// Asks for the cache line at `address`, which may be anything.
+/// Asks for the cache line at `address`, which may be anything, to be brought to L1.
 #[inline(always)]
 pub(super) fn prefetch<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,5 @@
-//! Products with few rows or few columns, and bias gradients: layouts, strides, several chunks,
-//! chunks side by side, special values.
+//! Products with few rows, few columns or a short reduction, and bias gradients: layouts, strides,
+//! several chunks, chunks side by side, special values.
 
 use super::{Case, DTYPES, Data, LAYOUTS, engines};
 use crate::{BiasGradient, Dtype, Gemm, Shape, SliceMut, View, reference};
@@ -70,6 +70,63 @@ fn many_columns() {
                 let forward = Gemm::forward(Shape { m, k, n }, dtype, layout);
                 Case::random(forward, (m * k, k * n, m * n)).check(&engines);
             }
+        }
+    }
+}
+
+/// Reductions that are a small part of the traffic: the second operand held in one piece or several,
+/// rows shared out among threads.
+#[test]
+fn short_reductions() {
+    let engines = engines(&[1, 2, 3]);
+    for (m, k, n) in [(1, 300, 9000), (2, 17, 19), (7, 70, 90), (16, 150, 1100)] {
+        let shape = Shape { m, k, n };
+        for dtype in DTYPES {
+            for layout in LAYOUTS {
+                let dw = Gemm::weight_gradient(shape, dtype, layout);
+                let lengths = (m * k, m * n, k * n);
+                Case::random(dw.clone(), lengths).check(&engines);
+                Case::random(dw.clone().with_out_dtype(dtype), lengths).check(&engines);
+                Case::random(dw.accumulating(), lengths).check(&engines);
+            }
+        }
+    }
+    // Operands with other strides, and a bias.
+    let shape = Shape { m: 40, k: 9, n: 50 };
+    let lhs = View {
+        offset: 2,
+        row_stride: 3,
+        col_stride: 130,
+    };
+    let rhs = View {
+        offset: 1,
+        row_stride: 2,
+        col_stride: 19,
+    };
+    let out = View {
+        offset: 3,
+        row_stride: 53,
+        col_stride: 1,
+    };
+    for dtype in DTYPES {
+        let product = Gemm::matmul(shape, dtype).with_views(lhs, rhs, out);
+        Case::random(product.clone(), (1300, 1000, 2200)).check(&engines);
+        Case::random(product.with_bias(dtype), (1300, 1000, 2200)).check(&engines);
+    }
+}
+
+/// Outputs so large that they are written past the caches, at several alignments.
+#[test]
+fn short_reductions_into_large_outputs() {
+    let engines = engines(&[1, 3]);
+    let (m, k, n) = (2, 1100, 2000);
+    for dtype in [Dtype::F32, Dtype::BF16] {
+        for offset in [0, 1, 8] {
+            let dw = Gemm::weight_gradient(Shape { m, k, n }, dtype, LAYOUTS[0]);
+            let dw = dw
+                .clone()
+                .with_views(dw.lhs(), dw.rhs(), dw.out().at(offset));
+            Case::random(dw, (m * k, m * n, k * n + offset)).check(&engines);
         }
     }
 }
