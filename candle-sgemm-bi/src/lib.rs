@@ -91,3 +91,8 @@ pub fn matmul(
 ) -> candle_core::Result<candle_core::Tensor> {
     functional::matmul(a, b, Tier::Scalar)
 }
+
+/// The README's programs, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;

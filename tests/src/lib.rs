@@ -19,8 +19,3 @@ pub use data::{Data, SplitMix64};
 pub use engine::{Engine, Reference, engines};
 pub use exact::Format;
 pub use problem::Problem;
-
-/// The README's programs, as tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-pub struct Readme;
