@@ -82,7 +82,7 @@ fn by_rows<I: Isa, T: Element, O: Element>(
     let streams = O::DTYPE == Dtype::F32
         && product.start == Start::Zero
         && product.rows * product.cols * size_of::<f32>() >= STREAMED_BYTES
-        && out.row_stride * size_of::<f32>() % vector_bytes == 0;
+        && (out.row_stride * size_of::<f32>()).is_multiple_of(vector_bytes);
     // Columns of a block before the first aligned vector: the same in every row and block.
     let lead = match streams {
         true => out.start.cast::<f32>().align_offset(vector_bytes),

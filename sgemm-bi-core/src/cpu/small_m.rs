@@ -33,8 +33,8 @@ const LEAST_COLUMNS: usize = 512;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// How far ahead of its use, in bytes, a transposed weight is asked for.
-const PREFETCHED: usize = 4 * LINE;
+/// How far ahead of its use, in bytes, a weight is asked for.
+const PREFETCHED: usize = 8 * LINE;
 
 /// The product as this path computes it: itself or its transpose, with few rows. None if it has no
 /// such form.
@@ -213,6 +213,12 @@ impl<I: Isa, T: Element> Columns<'_, I, T> {
                     depth,
                     cols: Self::TILE.min(self.cols.len() - tile * Self::TILE),
                 };
+                for r in 0..depth {
+                    let ahead = start.wrapping_add(r * stride);
+                    for line in 0..Self::TILE * size_of::<T>() / LINE {
+                        prefetch(ahead.wrapping_byte_add(PREFETCHED + line * LINE));
+                    }
+                }
                 // SAFETY: the rows and columns lie inside the weight.
                 unsafe { self.advance(weights, lhs, self.chains(tile)) };
             }
