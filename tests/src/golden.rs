@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use sgemm_bi_core::contract::CONTRACT_VERSION;
-use sgemm_bi_core::{Dtype, Shape, WeightLayout};
+use sgemm_bi_core::{Dtype, Shape, TensorCoreModel, Tier, WeightLayout};
 
 use crate::place::Place;
 use crate::prepared::Prepared;
@@ -139,9 +139,18 @@ const SHAPES_OF_HARD_DATA: [(usize, usize, usize); 4] =
 const SHAPES_OF_SPECIAL_DATA: [(usize, usize, usize); 4] =
     [(1, 33, 17), (19, 40, 23), (40, 12, 9), (5, 2, 70)];
 
+/// Every tier that goldens pin, each in a file of its own.
+pub const TIERS: [Tier; 3] = [
+    Tier::Scalar,
+    Tier::TensorCore(TensorCoreModel::Ampere),
+    Tier::TensorCore(TensorCoreModel::Hopper),
+];
+
 /// One pinned result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Case {
+    /// The tier: the file that the case is in.
+    pub tier: Tier,
     /// The operation.
     pub op: GoldenOp,
     /// The operands' dtype.
@@ -153,12 +162,15 @@ pub struct Case {
 }
 
 impl Case {
-    /// Every case.
-    pub fn all() -> Vec<Case> {
+    /// Every case of a tier. (Bias gradients are the same in all, and in the scalar one's file.)
+    pub fn all(tier: Tier) -> Vec<Case> {
+        let scalar = tier == Tier::Scalar;
         let mut cases = Vec::new();
         for op in GoldenOp::ALL {
             for dtype in [Dtype::F32, Dtype::BF16, Dtype::F16] {
-                if op.is_for_16_bits() && dtype == Dtype::F32 {
+                if (op.is_for_16_bits() || !scalar) && dtype == Dtype::F32
+                    || op.is_bias_gradient() && !scalar
+                {
                     continue;
                 }
                 let ordinary = SHAPES.map(|shape| (shape, Data::Normal));
@@ -170,6 +182,7 @@ impl Case {
                     let k = if op.is_bias_gradient() { 0 } else { k };
                     let shape = Shape { m, k, n };
                     let case = Case {
+                        tier,
                         op,
                         dtype,
                         shape,
@@ -219,30 +232,35 @@ impl Case {
     }
 }
 
-/// The file of the scalar tier's hashes.
-pub fn scalar_file() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("goldens/scalar.txt")
+/// The file of a tier's hashes.
+pub fn file(tier: Tier) -> PathBuf {
+    let name = match tier {
+        Tier::TensorCore(model) => format!("tensor-core-{model}").to_lowercase(),
+        _ => tier.to_string(),
+    };
+    let goldens = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("goldens");
+    goldens.join(name + ".txt")
 }
 
-/// The text of the scalar tier's file, computed by an engine.
-pub fn write_scalar(engine: &dyn Engine) -> String {
+/// The text of a tier's file, computed by an engine.
+pub fn write(tier: Tier, engine: &dyn Engine) -> String {
     let line = |case: &Case| format!("{} {}\n", case.key(), case.run(engine, Layout::InOut));
-    let mut lines: Vec<_> = Case::all().iter().map(line).collect();
+    let mut lines: Vec<_> = Case::all(tier).iter().map(line).collect();
     lines.sort();
-    header() + &lines.concat()
+    header(tier) + &lines.concat()
 }
 
-fn header() -> String {
+fn header(tier: Tier) -> String {
     format!(
-        "# contract version {CONTRACT_VERSION}, tier scalar\n\
+        "# contract version {CONTRACT_VERSION}, tier {tier}\n\
          # made by the naive reference: cargo run -p sgemm-bi-tests --bin make-goldens\n\
          # op dtype m k n data hash\n"
     )
 }
 
 /// Hashes by key. An error says what is wrong with the file.
-pub fn parse(text: &str) -> Result<BTreeMap<String, String>, String> {
-    let header = header();
+pub fn parse(tier: Tier, text: &str) -> Result<BTreeMap<String, String>, String> {
+    let header = header(tier);
     let Some(body) = text.strip_prefix(&header) else {
         return Err(format!("the file does not begin with\n{header}"));
     };
@@ -258,9 +276,9 @@ pub fn parse(text: &str) -> Result<BTreeMap<String, String>, String> {
     Ok(hashes)
 }
 
-/// Checks that the file holds each case once and nothing else.
-pub fn check_keys(hashes: &BTreeMap<String, String>) -> Result<(), String> {
-    let keys: Vec<_> = Case::all().iter().map(Case::key).collect();
+/// Checks that the file of a tier holds each case once and nothing else.
+pub fn check_keys(tier: Tier, hashes: &BTreeMap<String, String>) -> Result<(), String> {
+    let keys: Vec<_> = Case::all(tier).iter().map(Case::key).collect();
     if let Some(missing) = keys.iter().find(|key| !hashes.contains_key(*key)) {
         return Err(format!("no golden for {missing:?}"));
     }

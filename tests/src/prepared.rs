@@ -69,7 +69,8 @@ impl Prepared {
             GoldenOp::WeightGradient => gradient,
             GoldenOp::WeightGradientAccumulate => gradient.accumulating(),
             _ => forward,
-        };
+        }
+        .with_tier(case.tier);
         let (rows, cols, r) = (gemm.rows(), gemm.cols(), gemm.reduction());
         let start = gemm.accumulates();
         let problem = Problem {
@@ -117,6 +118,7 @@ impl Prepared {
         let rhs = Stack::spaced(OUTER, (k, n), rhs, gap);
         let out = Stack::spaced(OUTER * INNER, (m, n), out, gap);
         let gemm = Gemm::matmul(case.shape, case.dtype)
+            .with_tier(case.tier)
             .with_views(lhs.view, rhs.view, out.view)
             .with_batch(BatchDim {
                 len: OUTER,
