@@ -123,7 +123,7 @@ struct Finished<'a> {
     bias: Option<(Bias<'a>, usize)>,
 }
 
-/// The widest row of a micro-tile.
+/// The most rows and columns of a tile.
 const WIDEST: usize = 64;
 
 /// Adds the chunk to the total, then the bias, and stores the rounded result.

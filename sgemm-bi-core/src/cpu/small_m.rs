@@ -19,7 +19,7 @@ use crate::contract::CHUNK;
 use crate::{Dtype, Element};
 
 /// The most rows that this path takes: beyond, packing pays for itself.
-const MOST_ROWS: usize = 16;
+const MOST_ROWS: usize = 64;
 
 /// Elements of the reduction in a pass.
 const DEPTH: usize = 8;
