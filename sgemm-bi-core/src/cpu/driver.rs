@@ -21,7 +21,7 @@ const ROW_BLOCK: usize = 2048;
 
 /// Columns of an output block: the first operand is packed once for so many. With a block of the
 /// reduction they fill half of a usual L2.
-const COL_BLOCK: usize = 1024;
+const COL_BLOCK: usize = 512;
 
 /// Left panels that a task packs at a time where rows are contiguous: few enough to stay in L2
 /// beside the right panels, enough for packing to read whole cache lines. Where columns are
