@@ -17,8 +17,8 @@
 //!   gradient of such batches, which writes it once) rotate over copies of the weight that together
 //!   exceed 640 MiB: in a model the weights of the other layers have passed through the cache since
 //!   the last use. Larger products reuse their operands in place.
-//! - One thread: every contender runs on the calling thread, except that ours is handed to a rayon
-//!   pool when it has one. More threads: ours and the `gemm` crate share rayon's global pool.
+//! - One thread: every contender runs on the calling thread. More threads: ours and the `gemm` crate
+//!   share rayon's global pool.
 //!   OpenBLAS has threads of its own, which keep spinning for some 30 ms after a call and would
 //!   slow whoever comes next, so a threaded turn of OpenBLAS is followed by a pause of 60 ms.
 //! - The `gemm` crate is called with the arguments and the features of candle-core 0.11, under which

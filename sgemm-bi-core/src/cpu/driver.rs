@@ -6,12 +6,12 @@ use std::ops::Range;
 use half::{bf16, f16};
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 
-use super::finish::{Finished, Place, finish};
+use super::finish::{ChunkPlace, Tile, finish};
 use super::float_env::with_default_float_env;
 use super::isa::{Isa, Strided, prefetch};
 use super::kernel::{Chain, DEPTH, LEFT_ROW, LeftOrder, Step, advance};
 use super::pack::{Block, Panels, copy_lines, pack, panel_stride};
-use super::product::{Axis, Matrix, Product, Start};
+use super::product::{Axis, Matrix, Product};
 use super::scratch::{Buffers, Pool, Sizes};
 use crate::Dtype;
 use crate::contract::CHUNK;
@@ -21,7 +21,7 @@ const ROW_BLOCK: usize = 2048;
 
 /// Columns of an output block: the first operand is packed once for so many. With a block of the
 /// reduction they fill half of a usual L2.
-const COL_BLOCK: usize = 1024;
+const COL_BLOCK: usize = 512;
 
 /// Left panels that a task packs at a time where rows are contiguous: few enough to stay in L2
 /// beside the right panels, enough for packing to read whole cache lines. Where columns are
@@ -354,69 +354,23 @@ impl<I: Isa> Stage<'_, I> {
     fn finish(
         &self,
         chunk: *const f32,
-        (row, col): (usize, usize),
-        (rows, cols): (usize, usize),
+        at: (usize, usize),
+        sizes: (usize, usize),
         (row_panel, col_panel): (usize, usize),
     ) {
-        let product = self.product;
-        let out = product.out;
-        let StagePlace {
-            first_chunk,
-            last_chunk,
-            ..
-        } = self.place;
-        let at = row * out.row_stride + col * out.col_stride;
-        let output = Place {
-            start: out.start,
-            row_stride: out.row_stride,
-            col_stride: out.col_stride,
-        };
-        let in_output = output.starting_at(out.start.cast::<f32>().wrapping_add(at));
-        // An f32 output holds the totals itself.
-        let totals = match out.dtype {
-            Dtype::F32 => in_output,
-            _ => Place {
-                start: self.kept(self.buffers.totals, row_panel, col_panel),
-                row_stride: Tiling::<I>::COLS,
-                col_stride: 1,
+        let tile = Tile {
+            chunk,
+            totals: self.kept(self.buffers.totals, row_panel, col_panel),
+            at,
+            sizes,
+            place: ChunkPlace {
+                first: self.place.first_chunk,
+                last: self.place.last_chunk,
             },
         };
-        let total = match (first_chunk, product.start) {
-            (true, Start::Zero) => None,
-            (true, Start::Output) => Some(in_output),
-            (false, _) => Some(totals),
-        };
-        let bias = product.bias.filter(|_| last_chunk).map(|bias| {
-            let first = match bias.along {
-                Axis::Rows => row,
-                Axis::Cols => col,
-            };
-            (bias, first)
-        });
-        let tile = Finished {
-            chunk,
-            rows,
-            cols,
-            total: total.map(Place::as_const),
-            bias,
-        };
-        macro_rules! finish_as {
-            ($element:ty) => {{
-                let start = out.start.cast::<$element>().wrapping_add(at);
-                let to = output.starting_at(start);
-                // SAFETY: `advance` filled the chunk; the tile lies inside the output or the
-                // totals that `gemm` reserved, and no other thread has it; the bias is as long as
-                // its axis (the invariant of `Product`).
-                unsafe { finish(self.isa, &tile, to) }
-            }};
-        }
-        match out.dtype {
-            // SAFETY: as above.
-            _ if !last_chunk => unsafe { finish(self.isa, &tile, totals) },
-            Dtype::F32 => finish_as!(f32),
-            Dtype::BF16 => finish_as!(bf16),
-            Dtype::F16 => finish_as!(f16),
-        }
+        // SAFETY: `advance` filled the chunk; the tile lies inside the output, no other thread has
+        // it, and `gemm` reserved the totals where there are any.
+        unsafe { finish(self.isa, self.product, &tile) }
     }
 }
 

@@ -1,22 +1,24 @@
 //! The end of a chunk: the sum over chunks, the bias and the one rounding to the output's type
 //! (contract sections 3 and 7).
 
+use half::{bf16, f16};
+
 use super::isa::Isa;
-use super::product::{Axis, Bias};
+use super::product::{Axis, Bias, Product, Start};
 use crate::operands::with_slice;
-use crate::{Element, SliceRef};
+use crate::{Dtype, Element, SliceRef};
 
 /// A strided destination or source of a micro-tile's values.
 #[derive(Clone, Copy)]
-pub(super) struct Place<P> {
-    pub start: P,
-    pub row_stride: usize,
-    pub col_stride: usize,
+struct Place<P> {
+    start: P,
+    row_stride: usize,
+    col_stride: usize,
 }
 
 impl<P> Place<*mut P> {
     /// The same lines, of another type, from `start`.
-    pub fn starting_at<Q>(self, start: Q) -> Place<Q> {
+    fn starting_at<Q>(self, start: Q) -> Place<Q> {
         Place {
             start,
             row_stride: self.row_stride,
@@ -24,25 +26,104 @@ impl<P> Place<*mut P> {
         }
     }
 
-    pub fn as_const(self) -> Place<*const P> {
+    fn as_const(self) -> Place<*const P> {
         self.starting_at(self.start.cast_const())
     }
 }
 
-/// A micro-tile whose chunk is complete.
+/// A micro-tile of the output whose chunk is complete.
 #[derive(Clone, Copy)]
-pub(super) struct Finished<'a> {
+pub(super) struct Tile {
     /// The chunk's results, rows `TILE_VECTORS` vectors long.
     pub chunk: *const f32,
-    pub rows: usize,
-    pub cols: usize,
-    /// The total so far; +0.0 if none.
-    pub total: Option<Place<*const f32>>,
-    /// The bias and the index of the tile's first value in it, if this chunk is the last.
-    pub bias: Option<(Bias<'a>, usize)>,
+    /// As many values, which keep the totals of an output whose type cannot.
+    pub totals: *mut f32,
+    /// The first row and column.
+    pub at: (usize, usize),
+    /// Rows and columns.
+    pub sizes: (usize, usize),
+    pub place: ChunkPlace,
 }
 
-/// The widest row of a micro-tile.
+/// Where a chunk stands in the reduction.
+#[derive(Clone, Copy)]
+pub(super) struct ChunkPlace {
+    pub first: bool,
+    pub last: bool,
+}
+
+/// Adds a tile's chunk to its totals, and stores the results after the last chunk.
+///
+/// # Safety
+/// The tile lies inside the product's output, and no other thread has it; its chunk was computed;
+/// where there are several chunks and the output is not f32, `totals` is valid for the tile and
+/// holds what the earlier chunks left there.
+#[inline(always)]
+pub(super) unsafe fn finish<I: Isa>(isa: I, product: &Product<'_>, tile: &Tile) {
+    let out = product.out;
+    let (row, col) = tile.at;
+    let at = row * out.row_stride + col * out.col_stride;
+    let output = Place {
+        start: out.start,
+        row_stride: out.row_stride,
+        col_stride: out.col_stride,
+    };
+    let in_output = output.starting_at(out.start.cast::<f32>().wrapping_add(at));
+    // An f32 output holds the totals itself.
+    let totals = match out.dtype {
+        Dtype::F32 => in_output,
+        _ => Place {
+            start: tile.totals,
+            row_stride: I::TILE_VECTORS * I::LANES,
+            col_stride: 1,
+        },
+    };
+    let total = match (tile.place.first, product.start) {
+        (true, Start::Zero) => None,
+        (true, Start::Output) => Some(in_output),
+        (false, _) => Some(totals),
+    };
+    let bias = product.bias.filter(|_| tile.place.last);
+    let bias = bias.map(|bias| match bias.along {
+        Axis::Rows => (bias, row),
+        Axis::Cols => (bias, col),
+    });
+    let finished = Finished {
+        chunk: tile.chunk,
+        rows: tile.sizes.0,
+        cols: tile.sizes.1,
+        total: total.map(Place::as_const),
+        bias,
+    };
+    macro_rules! store_as {
+        ($element:ty) => {{
+            let start = out.start.cast::<$element>().wrapping_add(at);
+            // SAFETY: the caller's; the bias is as long as its axis (the invariant of `Product`).
+            unsafe { store(isa, &finished, output.starting_at(start)) }
+        }};
+    }
+    match out.dtype {
+        // SAFETY: as above.
+        _ if !tile.place.last => unsafe { store(isa, &finished, totals) },
+        Dtype::F32 => store_as!(f32),
+        Dtype::BF16 => store_as!(bf16),
+        Dtype::F16 => store_as!(f16),
+    }
+}
+
+/// A micro-tile with its total and bias.
+#[derive(Clone, Copy)]
+struct Finished<'a> {
+    chunk: *const f32,
+    rows: usize,
+    cols: usize,
+    /// The total so far; +0.0 if none.
+    total: Option<Place<*const f32>>,
+    /// The bias and the index of the tile's first value in it, if this chunk is the last.
+    bias: Option<(Bias<'a>, usize)>,
+}
+
+/// The most rows and columns of a tile.
 const WIDEST: usize = 64;
 
 /// Adds the chunk to the total, then the bias, and stores the rounded result.
@@ -51,7 +132,7 @@ const WIDEST: usize = 64;
 /// The chunk is valid for reading `rows` rows, the total and `to` for `rows × cols` elements; the
 /// bias holds a value for each index of the tile.
 #[inline(always)]
-pub(super) unsafe fn finish<I: Isa, O: Element>(isa: I, tile: &Finished<'_>, to: Place<*mut O>) {
+unsafe fn store<I: Isa, O: Element>(isa: I, tile: &Finished<'_>, to: Place<*mut O>) {
     let mut values: [f32; WIDEST];
     let bias = match tile.bias {
         None => None,

@@ -21,9 +21,9 @@ pub(super) enum LeftOrder {
     Rows,
 }
 
-/// Elements of the reduction in one block, at most. Two panels of so many, one of each operand,
-/// fit L1.
-pub(super) const DEPTH: usize = 256;
+/// Elements of the reduction in one block, at most: a left panel of so many fits L1 beside what
+/// streams past it.
+pub(super) const DEPTH: usize = 512;
 
 /// Values from a row of a left panel to the next; a cache line more than a row has, so that rows
 /// do not share cache sets.

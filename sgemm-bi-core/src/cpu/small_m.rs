@@ -11,15 +11,15 @@ use std::ops::Range;
 use half::{bf16, f16};
 
 use super::driver::for_each;
-use super::finish::{Finished, Place, finish};
+use super::finish::{ChunkPlace, Tile, finish};
 use super::isa::{Isa, Strided, prefetch};
-use super::product::{Axis, Matrix, Product, Start};
+use super::product::{Matrix, Product};
 use super::scratch::{Buffers, Pool, Sizes};
 use crate::contract::CHUNK;
 use crate::{Dtype, Element};
 
 /// The most rows that this path takes: beyond, packing pays for itself.
-const MOST_ROWS: usize = 16;
+const MOST_ROWS: usize = 64;
 
 /// Elements of the reduction in a pass.
 const DEPTH: usize = 8;
@@ -165,7 +165,21 @@ impl<I: Isa, T: Element> Columns<'_, I, T> {
     /// Adds a chunk to the totals, and stores the results after the last.
     fn add(&self, chunk: usize, chunks: usize) {
         for tile in 0..self.cols.len().div_ceil(Self::TILE) {
-            self.finish(tile, (chunk, chunks));
+            let rows = self.product.rows;
+            let col = self.cols.start + tile * Self::TILE;
+            let tile = Tile {
+                chunk: self.chains(tile).cast_const(),
+                totals: self.buffers.totals.wrapping_add(tile * rows * Self::TILE),
+                at: (0, col),
+                sizes: (rows, Self::TILE.min(self.cols.end - col)),
+                place: ChunkPlace {
+                    first: chunk == 0,
+                    last: chunk + 1 == chunks,
+                },
+            };
+            // SAFETY: `reduce` filled the chains; the tile lies inside the output, no other thread
+            // has it, and `by_columns` reserved the totals where there are any.
+            unsafe { finish(self.isa, self.product, &tile) };
         }
     }
 
@@ -403,66 +417,6 @@ impl<I: Isa, T: Element> Columns<'_, I, T> {
                 // SAFETY: as above.
                 unsafe { isa.store(chains.wrapping_add(v * I::LANES), acc) };
             }
-        }
-    }
-
-    /// Adds a tile's finished chunk to its totals, and stores the result after the last chunk.
-    fn finish(&self, tile: usize, (chunk, chunks): (usize, usize)) {
-        let product = self.product;
-        let out = product.out;
-        let col = self.cols.start + tile * Self::TILE;
-        let last = chunk + 1 == chunks;
-        let at = col * out.col_stride;
-        let output = Place {
-            start: out.start,
-            row_stride: out.row_stride,
-            col_stride: out.col_stride,
-        };
-        let in_output = output.starting_at(out.start.cast::<f32>().wrapping_add(at));
-        // An f32 output holds the totals itself.
-        let totals = match out.dtype {
-            Dtype::F32 => in_output,
-            _ => Place {
-                start: self
-                    .buffers
-                    .totals
-                    .wrapping_add(tile * product.rows * Self::TILE),
-                row_stride: Self::TILE,
-                col_stride: 1,
-            },
-        };
-        let total = match (chunk, product.start) {
-            (0, Start::Zero) => None,
-            (0, Start::Output) => Some(in_output),
-            _ => Some(totals),
-        };
-        let bias = product.bias.filter(|_| last).map(|bias| match bias.along {
-            Axis::Rows => (bias, 0),
-            Axis::Cols => (bias, col),
-        });
-        let finished = Finished {
-            chunk: self.chains(tile).cast_const(),
-            rows: product.rows,
-            cols: Self::TILE.min(self.cols.end - col),
-            total: total.map(Place::as_const),
-            bias,
-        };
-        macro_rules! finish_as {
-            ($element:ty) => {{
-                let start = out.start.cast::<$element>().wrapping_add(at);
-                let to = output.starting_at(start);
-                // SAFETY: the chains were advanced; the tile lies inside the output or the totals
-                // that `by_columns` reserved, and no other thread has it; the bias is as long as
-                // its axis (the invariant of `Product`).
-                unsafe { finish(self.isa, &finished, to) }
-            }};
-        }
-        match out.dtype {
-            // SAFETY: as above.
-            _ if !last => unsafe { finish(self.isa, &finished, totals) },
-            Dtype::F32 => finish_as!(f32),
-            Dtype::BF16 => finish_as!(bf16),
-            Dtype::F16 => finish_as!(f16),
         }
     }
 }
