@@ -63,9 +63,8 @@ impl<I: Isa> Tiling<I> {
     };
 }
 
-/// The most working memory in bytes that one product takes, whatever its sizes: what is shared,
-/// and what each further thread has.
-pub(super) const fn scratch_limit<I: Isa>() -> (usize, usize) {
+/// The most bytes that a product takes of one scratch, whatever its sizes.
+pub(super) const fn scratch_limit<I: Isa>() -> usize {
     let rows = ROW_BLOCK.div_ceil(Tiling::<I>::ROWS);
     let cols = COL_BLOCK.div_ceil(Tiling::<I>::COLS);
     let columns = GROUP * Tiling::<I>::left_stride(LeftOrder::Columns, DEPTH);
@@ -73,7 +72,7 @@ pub(super) const fn scratch_limit<I: Isa>() -> (usize, usize) {
     let left = if columns > row { columns } else { row };
     let right = cols * panel_stride(Tiling::<I>::COLS, DEPTH);
     let tiles = rows * cols * Tiling::<I>::VALUES;
-    (4 * (right + 2 * tiles), 4 * left)
+    4 * (left + right + 2 * tiles)
 }
 
 /// A block of the output through a block of the reduction.

@@ -146,37 +146,75 @@ unsafe fn store<I: Isa, O: Element>(isa: I, tile: &Finished<'_>, to: Place<*mut 
             Some((bias.along, values.as_ptr()))
         }
     };
+    let tile = *tile;
+    let whole = tile.cols.is_multiple_of(I::LANES)
+        && to.col_stride == 1
+        && tile.total.is_none_or(|total| total.col_stride == 1);
     isa.vectorize(
         #[inline(always)]
         move || {
-            for row in 0..tile.rows {
-                for col in (0..tile.cols).step_by(I::LANES) {
-                    let count = I::LANES.min(tile.cols - col);
-                    // SAFETY: the caller's; columns col..col + count of the row.
-                    unsafe {
-                        let width = I::TILE_VECTORS * I::LANES;
-                        let chunk = isa.load(tile.chunk.add(row * width + col));
-                        let start = match tile.total {
-                            None => isa.zero(),
-                            Some(total) => {
-                                // A start of −0.0 reads as +0.0.
-                                isa.add(load_place(isa, total, (row, col), count), isa.zero())
-                            }
-                        };
-                        let mut total = isa.add(start, chunk);
-                        if let Some((along, values)) = bias {
-                            let bias = match along {
-                                Axis::Cols => isa.load(values.add(col)),
-                                Axis::Rows => isa.splat(values.add(row).read()),
-                            };
-                            total = isa.add(total, bias);
-                        }
-                        store_place(isa, to, (row, col), total, count);
+            if whole {
+                // The usual tile, with what is known of it written as constants.
+                let to = Place {
+                    col_stride: 1,
+                    ..to
+                };
+                let total = tile.total.map(|total| Place {
+                    col_stride: 1,
+                    ..total
+                });
+                let tile = Finished { total, ..tile };
+                for row in 0..tile.rows {
+                    for col in (0..tile.cols).step_by(I::LANES) {
+                        // SAFETY: the caller's; a whole vector of the row.
+                        unsafe { store_vector(isa, &tile, bias, to, (row, col), I::LANES) };
+                    }
+                }
+            } else {
+                for row in 0..tile.rows {
+                    for col in (0..tile.cols).step_by(I::LANES) {
+                        let count = I::LANES.min(tile.cols - col);
+                        // SAFETY: the caller's; columns col..col + count of the row.
+                        unsafe { store_vector(isa, &tile, bias, to, (row, col), count) };
                     }
                 }
             }
         },
     );
+}
+
+/// [`store`] for `count` columns from `col` in `row`, with the values of the bias.
+///
+/// # Safety
+/// That of [`store`], for these columns.
+#[inline(always)]
+unsafe fn store_vector<I: Isa, O: Element>(
+    isa: I,
+    tile: &Finished<'_>,
+    bias: Option<(Axis, *const f32)>,
+    to: Place<*mut O>,
+    (row, col): (usize, usize),
+    count: usize,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        let width = I::TILE_VECTORS * I::LANES;
+        let chunk = isa.load(tile.chunk.add(row * width + col));
+        let start = match tile.total {
+            None => isa.zero(),
+            // A start of −0.0 reads as +0.0.
+            Some(total) => isa.add(load_place(isa, total, (row, col), count), isa.zero()),
+        };
+        let mut total = isa.add(start, chunk);
+        if let Some((along, values)) = bias {
+            let bias = match along {
+                Axis::Cols => isa.load(values.add(col)),
+                Axis::Rows => isa.splat(values.add(row).read()),
+            };
+            total = isa.add(total, bias);
+        }
+        store_place(isa, to, (row, col), total, count);
+    }
 }
 
 fn widen(values: SliceRef<'_>, first: usize, to: &mut [f32]) {

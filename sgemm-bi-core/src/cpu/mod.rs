@@ -122,14 +122,19 @@ impl CpuEngine {
         }
     }
 
-    /// The most working memory in bytes that the engine holds at a time: a constant for each
-    /// thread and for each call in progress, whatever the sizes.
+    /// The most working memory in bytes that the engine holds for each call in progress, and
+    /// keeps for the next ones, whatever the sizes: it depends on the SIMD level and the number
+    /// of threads alone. Most calls take far less: packed panels, and the chains of one block of
+    /// the output.
     pub fn scratch_limit(&self) -> usize {
-        fn of<I: isa::Isa>(_: I) -> usize {
-            let (shared, each) = driver::scratch_limit::<I>();
-            shared + each
+        fn of<I: isa::Isa>(_: I, threads: usize) -> usize {
+            // Chunks side by side: each thread's rows, chains and transposed weights.
+            let rows = small_m::MOST_ROWS * crate::contract::CHUNK;
+            let side_by_side = threads * 4 * (rows + 2 * small_m::CHAIN_VALUES);
+            // A thread holds at most two scratches: an entry's and a task's.
+            2 * threads * (driver::scratch_limit::<I>() + side_by_side)
         }
-        with_isa!(self.simd, isa => of(isa))
+        with_isa!(self.simd, isa => of(isa, self.threads()))
     }
 
     /// The scalar tier (contract section 4).

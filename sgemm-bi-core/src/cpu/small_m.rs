@@ -19,13 +19,13 @@ use crate::contract::CHUNK;
 use crate::{Dtype, Element};
 
 /// The most rows that this path takes: beyond, packing pays for itself.
-const MOST_ROWS: usize = 64;
+pub(super) const MOST_ROWS: usize = 64;
 
 /// Elements of the reduction in a pass.
 const DEPTH: usize = 8;
 
 /// Values of the chains that a block of columns has: they stay in L2.
-const CHAIN_VALUES: usize = 1 << 16;
+pub(super) const CHAIN_VALUES: usize = 1 << 16;
 
 /// Columns of a block at least, so that a row of the weight is read in long runs.
 const LEAST_COLUMNS: usize = 512;
