@@ -81,30 +81,51 @@ check "goldens equal the reference" \
 
 # The README's promise: one hash, whatever the threads and the SIMD level.
 readme_hash=$(grep -oE '\b[0-9a-f]{64}\b' README.md | head -n 1)
+# train HASH [NAME=VALUE…] [-- OPTIONS…]: trains in that environment and expects the hash.
 train() {
-    local out
+    local hash=$1 environment=() out
+    shift
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        environment+=("$1")
+        shift
+    done
+    [ $# -gt 0 ] && shift
     out=$(mktemp -d) || return 1
-    env "$@" target/release/train-mlp --out "$out/weights.safetensors" --expect "$readme_hash"
-    local status=$?
+    env ${environment[@]+"${environment[@]}"} target/release/train-mlp \
+        --out "$out/weights.safetensors" --expect "$hash" "$@" 2>"$out/progress" | tail -n 1
+    local status=${PIPESTATUS[0]}
+    [ "$status" -eq 0 ] || cat "$out/progress"
     rm -rf "$out"
-    return $status
+    return "$status"
 }
 check "train-mlp builds" cargo build --locked --release --bin train-mlp
-check "train-mlp, default" train
-check "train-mlp, one thread" train RAYON_NUM_THREADS=1
-check "train-mlp, two threads" train RAYON_NUM_THREADS=2
-check "train-mlp, portable SIMD" train SGEMM_BI_SIMD=portable
+check "train-mlp, default" train "$readme_hash"
+check "train-mlp, one thread" train "$readme_hash" RAYON_NUM_THREADS=1
+check "train-mlp, two threads" train "$readme_hash" RAYON_NUM_THREADS=2
+check "train-mlp, portable SIMD" train "$readme_hash" SGEMM_BI_SIMD=portable
 for simd in avx2 avx512; do
     case $simd in
         avx2) flag=fma ;;
         avx512) flag=avx512dq ;;
     esac
     if grep -qw "$flag" /proc/cpuinfo 2>/dev/null; then
-        check "train-mlp, $simd" train SGEMM_BI_SIMD=$simd
+        check "train-mlp, $simd" train "$readme_hash" SGEMM_BI_SIMD=$simd
     else
         skip "train-mlp, $simd" "this processor does not have it"
     fi
 done
+# The table of the other hashes: | `options` | `hash` |
+while IFS='`' read -r _ options _ hash _; do
+    # shellcheck disable=SC2086 # The options are words.
+    check "train-mlp $options" train "$hash" -- $options
+done < <(grep -E '^\| `--.*` \| `[0-9a-f]{64}` \|' examples/README.md)
+
+if [ -n "${SGEMM_BI_EXHAUSTIVE:-}" ]; then
+    check "exp and ln at every f32" \
+        cargo test --locked --release -p sgemm-bi-core --lib every_f32 -- --ignored
+else
+    skip "exp and ln at every f32" "it takes minutes; set SGEMM_BI_EXHAUSTIVE=1 to run it"
+fi
 
 printf '\n== summary after %d s\n' $((SECONDS - begin))
 for name in ${skipped[@]+"${skipped[@]}"}; do printf 'skipped: %s\n' "$name"; done

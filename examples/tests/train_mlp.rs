@@ -150,27 +150,20 @@ fn hashes_in(text: &str) -> Vec<&str> {
     words.filter(|word| is_hash(word)).collect()
 }
 
+/// The rows of the table of hashes, which are other trainings of full length, are run by
+/// `scripts/test.sh` with the release build.
 #[test]
-fn the_documents_show_the_hashes_that_are_printed() {
-    let folder = Folder::new();
-    let default = folder.hash("");
+fn the_documents_show_the_hash_that_is_printed() {
+    let default = Folder::new().hash("");
     let readme = document("README.md");
     let (before_options, _) = readme.split_once("## Options").unwrap();
-    let mut rows = 0;
-    for line in before_options.lines() {
-        for hash in hashes_in(line) {
-            // A row of the table starts with its options; any other hash is that of the defaults.
-            match line.strip_prefix("| `") {
-                None => assert_eq!(hash, default, "examples/README.md"),
-                Some(row) => {
-                    let (options, _) = row.split_once('`').unwrap();
-                    assert_eq!(folder.hash(options), hash, "examples/README.md: {options}");
-                    rows += 1;
-                }
-            }
-        }
+    let lines = before_options.lines();
+    let outside_the_table = lines.filter(|line| !line.starts_with("| `"));
+    let shown: Vec<_> = outside_the_table.flat_map(hashes_in).collect();
+    assert!(!shown.is_empty(), "examples/README.md shows no hash");
+    for hash in shown {
+        assert_eq!(hash, default, "examples/README.md");
     }
-    assert_eq!(rows, 6, "examples/README.md: rows of the table of hashes");
     for hash in hashes_in(&document("../README.md")) {
         assert_eq!(hash, default, "the project's README");
     }
