@@ -541,7 +541,16 @@ impl BiasGradient {
             col_stride,
         } = self.view;
         let dims = [(self.rows, row_stride), (self.cols, col_stride)];
-        check_bounds(op, "dy", offset, &dims, dy.len())
+        check_bounds(op, "dy", offset, &dims, dy.len())?;
+        // Strides of zero make any number of rows fit.
+        match self.rows.checked_mul(self.cols) {
+            Some(_) => Ok(()),
+            None => Err(Error::SizeOverflow {
+                op,
+                argument: "dy",
+                what: format!("rows × cols = {} × {}", self.rows, self.cols),
+            }),
+        }
     }
 }
 

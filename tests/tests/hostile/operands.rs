@@ -97,6 +97,21 @@ fn a_bias_gradient_too_short_or_of_the_wrong_length() {
         message.ends_with("overflows the address space"),
         "{message}"
     );
+    // One row seen again and again: every index is inside, the number of terms overflows.
+    let again = View {
+        offset: 0,
+        row_stride: 0,
+        col_stride: 1,
+    };
+    let message = refusal(
+        BiasGradient::new(MAX, 4, Dtype::F32).with_view(again),
+        &[0.0; 12],
+        4,
+    );
+    assert_eq!(
+        message,
+        format!("bias gradient: dy: rows × cols = {MAX} × 4 overflows the address space")
+    );
     let mut half = [f16::ZERO; 4];
     let error = CpuEngine::new()
         .and_then(|engine| engine.bias_gradient(&sum, &[0.0f32; 12], &mut half))
