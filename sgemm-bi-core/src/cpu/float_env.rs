@@ -120,6 +120,7 @@ mod control {
 mod tests {
     use super::{control, with_default_float_env};
     use crate::cpu::Simd;
+    use crate::cpu::small_m::MOST_ROWS;
     use crate::{BiasGradient, CpuEngine, Dtype, Gemm, Operands, Shape, WeightLayout, reference};
 
     /// Flush-to-zero, denormals-are-zero and rounding upwards, every exception masked.
@@ -162,7 +163,8 @@ mod tests {
     /// Products and sums of subnormals, and inexact sums, on the calling thread and on the pool's.
     #[test]
     fn the_engine_keeps_its_bits_in_a_hostile_environment() {
-        for (m, k, n) in [(1, 70, 40), (3, 70, 40), (64, 300, 96), (40, 1, 70)] {
+        let many = MOST_ROWS + 6;
+        for (m, k, n) in [(1, 70, 40), (3, 70, 40), (many, 300, 96), (many, 1, 70)] {
             let shape = Shape { m, k, n };
             let x: Vec<f32> = (0..m * k).map(|i| 1.0e-20 + i as f32 * 3.3e-22).collect();
             let w: Vec<f32> = (0..k * n).map(|i| 1.1e-19 + i as f32 * 7.7e-23).collect();

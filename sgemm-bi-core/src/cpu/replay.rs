@@ -112,7 +112,9 @@ impl<'a, T: Element> Replay<'a, T> {
                 })
                 .collect();
             for (tile, totals) in computed {
-                with_slice!(SliceMut, &mut out, out => self.store(&tile, &totals, out));
+                with_default_float_env(|| {
+                    with_slice!(SliceMut, &mut out, out => self.store(&tile, &totals, out));
+                });
             }
         }
     }

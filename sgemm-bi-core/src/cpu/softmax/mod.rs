@@ -6,6 +6,8 @@ mod kernels;
 #[cfg(test)]
 mod tests;
 
+use std::hint::black_box;
+
 use rayon::prelude::*;
 
 use self::block::{BLOCK_ROWS, Block};
@@ -163,7 +165,7 @@ impl CpuEngine {
             for chunk in losses.chunks(CHUNK) {
                 total += chunk.iter().fold(0.0, |acc, loss| acc + loss);
             }
-            Element::round(total / rows.rows as f32)
+            Element::round(divided(total, rows.rows))
         }))
     }
 
@@ -188,7 +190,7 @@ impl CpuEngine {
     ) -> Result<()> {
         let (logits, dlogits) = (logits.into(), dlogits.into());
         let targets = rows.check_cross_entropy_backward(logits, targets.into(), &dlogits)?;
-        let scale = with_default_float_env(|| grad / rows.rows as f32);
+        let scale = with_default_float_env(|| divided(grad, rows.rows));
         let job = Job { engine: self, rows };
         with_rows!("cross_entropy backward", (logits: SliceRef, dlogits: SliceMut) => {
             job.run(dlogits, rows.output_stride, |block, outputs| {
@@ -206,6 +208,12 @@ impl CpuEngine {
         });
         Ok(())
     }
+}
+
+/// `value / f32(rows)`, in the floating-point environment of the moment: nothing but registers takes
+/// part in it, so that the compiler might move it past a change of the environment.
+fn divided(value: f32, rows: usize) -> f32 {
+    black_box(black_box(value) / black_box(rows) as f32)
 }
 
 /// One call: the engine and the rows.
