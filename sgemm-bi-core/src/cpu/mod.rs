@@ -126,6 +126,10 @@ impl CpuEngine {
     /// keeps for the next ones, whatever the sizes: it depends on the SIMD level and the number
     /// of threads alone. Most calls take far less: packed panels, and the chains of one block of
     /// the output.
+    ///
+    /// It is about products in the scalar tier and bias gradients. A product in a tensor-core tier
+    /// and a row operation allocate what they need and keep nothing: the tiles of 16 tasks for each
+    /// thread, and what [`log_softmax`](Self::log_softmax) says.
     pub fn scratch_limit(&self) -> usize {
         fn of<I: isa::Isa>(_: I, threads: usize) -> usize {
             // Chunks side by side: each thread's rows, chains and transposed weights.
