@@ -126,6 +126,8 @@ struct Finished<'a> {
 /// The most rows and columns of a tile.
 const WIDEST: usize = 64;
 
+const _: () = assert!(super::small_m::MOST_ROWS <= WIDEST);
+
 /// Adds the chunk to the total, then the bias, and stores the rounded result.
 ///
 /// # Safety

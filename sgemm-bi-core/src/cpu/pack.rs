@@ -177,7 +177,7 @@ unsafe fn pack_along_lines<I: Isa, T: Element>(isa: I, block: Block<T>, panels: 
                 for first in (0..lines).step_by(I::LANES) {
                     let from = from.wrapping_add(first);
                     // The pages of a pass are too many for the processor's own prefetching.
-                    prefetch(from.wrapping_add(PASS * block.depth_stride));
+                    prefetch(from.wrapping_add(block.depth_stride.wrapping_mul(PASS)));
                     // SAFETY: lines first.. of the block's element r, no more than there are; the
                     // store stays inside the panel and the vector after it.
                     unsafe {

@@ -12,6 +12,7 @@ use half::{bf16, f16};
 
 use super::driver::for_each;
 use super::finish::{ChunkPlace, Tile, finish};
+use super::float_env::with_default_float_env;
 use super::isa::{Isa, Strided, prefetch};
 use super::product::{Matrix, Product};
 use super::scratch::{Buffers, Pool, Sizes};
@@ -69,11 +70,7 @@ fn by_columns<I: Isa, T: Element>(isa: I, product: &Product<'_>, threads: usize,
     let blocks = product.cols.div_ceil(step);
     let chunks = product.reduction.div_ceil(CHUNK).max(1);
     // Too few blocks for the threads: these reduce chunks side by side, and add them in order.
-    let side_by_side = if blocks < threads {
-        threads.min(chunks)
-    } else {
-        1
-    };
+    let side_by_side = threads.div_ceil(blocks).min(chunks);
     let values = product.rows * step;
     // A vector past the end: `gather` stores whole ones.
     let lhs = product.rows * product.reduction.min(CHUNK).next_multiple_of(DEPTH) + I::LANES;
@@ -105,7 +102,8 @@ fn by_columns<I: Isa, T: Element>(isa: I, product: &Product<'_>, threads: usize,
                 let places = &places[..side_by_side.min(chunks - first)];
                 for_each(threads, places.len(), |i| places[i].reduce(first + i));
                 for (i, place) in places.iter().enumerate() {
-                    place.add(first + i, chunks);
+                    // A job that this thread ran while it waited may have changed the environment.
+                    with_default_float_env(|| place.add(first + i, chunks));
                 }
             }
         });

@@ -1,6 +1,7 @@
 //! The engine against the reference, bit for bit: ragged shapes, dtypes, layouts, strides, SIMD
 //! levels, threads.
 
+mod blocked;
 mod few_rows;
 
 use half::{bf16, f16};
@@ -244,30 +245,36 @@ fn strides() {
     }
 }
 
+/// Values whose products and sums are special: zeros, infinities, NaN, subnormals, the largest.
+const SPECIALS: [f32; 18] = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    f32::INFINITY,
+    f32::NEG_INFINITY,
+    f32::NAN,
+    f32::from_bits(0xFFC0_1234),
+    f32::from_bits(0x7F80_0001),
+    f32::from_bits(1),
+    f32::from_bits(0x807F_FFFF),
+    f32::MIN_POSITIVE,
+    f32::MAX,
+    -f32::MAX,
+    1e-30,
+    -3e-25,
+    6e-8,
+    65504.0,
+];
+
 #[test]
 fn special_values() {
+    check_special_values((19, 3, 35));
+}
+
+/// Special values in operands and in what is accumulated into, everywhere and here and there.
+fn check_special_values((m, k, n): (usize, usize, usize)) {
     let engines = engines(&[1]);
-    let specials = [
-        0.0,
-        -0.0,
-        1.0,
-        -1.0,
-        f32::INFINITY,
-        f32::NEG_INFINITY,
-        f32::NAN,
-        f32::from_bits(0xFFC0_1234),
-        f32::from_bits(0x7F80_0001),
-        f32::from_bits(1),
-        f32::from_bits(0x807F_FFFF),
-        f32::MIN_POSITIVE,
-        f32::MAX,
-        -f32::MAX,
-        1e-30,
-        -3e-25,
-        6e-8,
-        65504.0,
-    ];
-    let (m, k, n) = (19, 3, 35);
     for dtype in DTYPES {
         for out_dtype in DTYPES {
             for rare in [1, 7] {
@@ -275,7 +282,7 @@ fn special_values() {
                     Data::from_f32(
                         dtype,
                         (0..len).map(|i| match i % rare {
-                            0 => specials[i * step / rare % specials.len()],
+                            0 => SPECIALS[i * step / rare % SPECIALS.len()],
                             _ => 1.5e-22,
                         }),
                     )
@@ -290,7 +297,7 @@ fn special_values() {
                 };
                 case.check(&engines);
                 if out_dtype == Dtype::F32 {
-                    let out = (0..m * n).map(|i| specials[i % specials.len()]);
+                    let out = (0..m * n).map(|i| SPECIALS[i % SPECIALS.len()]);
                     let case = Case {
                         gemm: gemm.accumulating(),
                         out: Data::from_f32(Dtype::F32, out),
