@@ -3,6 +3,7 @@
 use candle_core::backprop::GradStore;
 use candle_core::{DType, Result, Tensor, Var};
 use candle_nn::Optimizer;
+use sgemm_bi_core::cpu::with_default_float_env;
 
 /// Stochastic gradient descent without momentum: w ← w − lr·g. A replacement for `candle_nn::SGD`.
 ///
@@ -56,7 +57,10 @@ impl Optimizer for Sgd {
     fn step(&mut self, grads: &GradStore) -> Result<()> {
         for var in &self.vars {
             if let Some(grad) = grads.get(var) {
-                var.set(&updated(&var.detach(), &grad.detach(), self.learning_rate)?)?;
+                let (w, g) = (var.detach(), grad.detach());
+                // Contract section 2: the caller's floating-point state does not matter.
+                let w = with_default_float_env(|| updated(&w, &g, self.learning_rate))?;
+                var.set(&w)?;
             }
         }
         Ok(())

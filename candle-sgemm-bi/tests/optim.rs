@@ -37,6 +37,33 @@ fn rounds_the_product_and_then_the_difference() {
     }
 }
 
+/// A host that flushes subnormals (contract section 2).
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn the_callers_floating_point_state_does_not_matter() {
+    use std::arch::asm;
+
+    let w = Var::new(&[0f32, 1.0e-38], &Device::Cpu).unwrap();
+    let g = Tensor::new(&[1.0e-38f32, 3.0e-36], &Device::Cpu).unwrap();
+    let mut sgd = Sgd::new(vec![w.clone()], 1.0e-3).unwrap();
+    let grads = w.mul(&g).unwrap().sum_all().unwrap().backward().unwrap();
+    let (mut found, flushing) = (0u32, 0x9FC0u32);
+    // SAFETY: the two words are live; every exception stays masked, and the state is put back.
+    unsafe {
+        asm!("stmxcsr [{}]", in(reg) &mut found, options(nostack));
+        asm!("ldmxcsr [{}]", in(reg) &flushing, options(nostack));
+    }
+    let outcome = sgd.step(&grads);
+    // SAFETY: as above.
+    unsafe { asm!("ldmxcsr [{}]", in(reg) &found, options(nostack)) };
+    outcome.unwrap();
+    let rate = 1.0e-3f32;
+    let want = [-(rate * 1.0e-38f32), 1.0e-38 - rate * 3.0e-36];
+    assert!(want.iter().all(|w| w.is_subnormal()));
+    let got = w.to_vec1::<f32>().unwrap();
+    assert_eq!([got[0], got[1]].map(f32::to_bits), want.map(f32::to_bits));
+}
+
 #[test]
 fn f64_weights_stay_in_f64() {
     let w = Var::new(&[1f64, 2.], &Device::Cpu).unwrap();

@@ -8,7 +8,7 @@
 ///
 /// Costs a read of the control register where nothing needs changing.
 #[inline(always)]
-pub(crate) fn with_default_float_env<Out>(work: impl FnOnce() -> Out) -> Out {
+pub fn with_default_float_env<Out>(work: impl FnOnce() -> Out) -> Out {
     let _restored = Guard::new();
     work()
 }

@@ -23,6 +23,7 @@ use product::Product;
 
 use std::sync::Arc;
 
+pub use float_env::with_default_float_env;
 pub use simd::Simd;
 
 /// An engine on the CPU's threads.
