@@ -104,7 +104,7 @@ impl Layout {
 }
 
 /// (M, K, N) that every op and dtype is pinned at, with ordinary data.
-const SHAPES: [(usize, usize, usize); 24] = [
+const SHAPES: [(usize, usize, usize); 26] = [
     (1, 1, 1),
     (1, 0, 3),
     (3, 1, 5),
@@ -117,6 +117,8 @@ const SHAPES: [(usize, usize, usize); 24] = [
     (65, 48, 97),
     (64, 64, 64),
     (129, 24, 193),
+    (70, 600, 66),
+    (66, 4099, 70),
     (1, 300, 257),
     (16, 513, 31),
     (7, 1023, 5),
