@@ -12,7 +12,7 @@ use super::isa::{Isa, Strided, prefetch};
 use super::kernel::{Chain, DEPTH, LEFT_ROW, LeftOrder, Step, advance};
 use super::pack::{Block, Panels, copy_lines, pack, panel_stride};
 use super::product::{Axis, Matrix, Product};
-use super::scratch::{Buffers, Pool, Sizes};
+use super::scratch::{Buffers, Pool, Sizes, scratch_bytes};
 use crate::Dtype;
 use crate::contract::CHUNK;
 
@@ -67,12 +67,17 @@ impl<I: Isa> Tiling<I> {
 pub(super) const fn scratch_limit<I: Isa>() -> usize {
     let rows = ROW_BLOCK.div_ceil(Tiling::<I>::ROWS);
     let cols = COL_BLOCK.div_ceil(Tiling::<I>::COLS);
-    let columns = GROUP * Tiling::<I>::left_stride(LeftOrder::Columns, DEPTH);
-    let row = Tiling::<I>::left_stride(LeftOrder::Rows, DEPTH);
+    let columns = 2 * GROUP * Tiling::<I>::left_stride(LeftOrder::Columns, DEPTH);
+    let row = 2 * Tiling::<I>::left_stride(LeftOrder::Rows, DEPTH);
     let left = if columns > row { columns } else { row };
     let right = cols * panel_stride(Tiling::<I>::COLS, DEPTH);
     let tiles = rows * cols * Tiling::<I>::VALUES;
-    4 * (left + right + 2 * tiles)
+    scratch_bytes(Sizes {
+        left,
+        right,
+        partial: tiles,
+        totals: tiles,
+    })
 }
 
 /// A block of the output through a block of the reduction.
@@ -174,7 +179,6 @@ impl<I: Isa> Stage<'_, I> {
         let row_panels = self.rows.len().div_ceil(Tiling::<I>::ROWS);
         let col_panels = self.cols.len().div_ceil(Tiling::<I>::COLS);
         let tasks = if threads == 1 { 1 } else { 4 * threads };
-        let left_stride = Tiling::<I>::left_stride(self.left_order(), self.depth.len());
         let right_stride = panel_stride(Tiling::<I>::COLS, self.depth.len());
 
         // The right panels, for all threads: a task packs a run of neighbours.
@@ -182,41 +186,71 @@ impl<I: Isa> Stage<'_, I> {
         for_each(threads, col_panels.div_ceil(run), |task| {
             let run = run_of(task, run, col_panels);
             let to = self.buffers.right.wrapping_add(run.start * right_stride);
-            self.pack(Axis::Cols, run, to);
+            self.pack(Axis::Cols, run, self.depth.clone(), to);
         });
 
-        // Tiles: a task packs a group of left panels and takes each along a run of right panels.
-        // The left panel stays in L1, the right panels come from L2.
-        let order = self.left_order();
-        let group = match order {
+        // Tiles: a task takes groups of left panels, each along a run of right panels. The left
+        // panel is in L1, the right panels come from L2.
+        let group = match self.left_order() {
             LeftOrder::Rows => 1,
             LeftOrder::Columns => row_panels.div_ceil(tasks).min(GROUP),
         };
         let groups = row_panels.div_ceil(group);
         let run = col_panels.div_ceil(tasks.div_ceil(groups));
         let runs = col_panels.div_ceil(run);
-        for_each(threads, groups * runs, |task| {
-            let rows = run_of(task / runs, group, row_panels);
+        let task_groups = groups.div_ceil(tasks);
+        for_each(threads, groups.div_ceil(task_groups) * runs, |task| {
             let cols = run_of(task % runs, run, col_panels);
-            let sizes = Sizes {
-                left: group * left_stride,
-                ..Sizes::default()
-            };
-            self.pool.with(|scratch| {
-                let panels = scratch.reserve(sizes).left;
-                self.pack(Axis::Rows, rows.clone(), panels);
-                for (panel, row_panel) in rows.enumerate() {
-                    let left = panels.wrapping_add(panel * left_stride);
-                    for col_panel in cols.clone() {
-                        self.tile(left, row_panel, col_panel);
-                    }
-                }
-            });
+            let rows = run_of(task / runs, group * task_groups, row_panels);
+            self.tiles(rows, group, cols);
         });
     }
 
-    /// Packs a run of one operand's panels to `to`.
-    fn pack(&self, axis: Axis, run: Range<usize>, to: *mut f32) {
+    /// Computes the tiles of a run of left panels and a run of right panels. Left panels are
+    /// packed a group at a time; between tiles a share of the next group is, so that nobody waits
+    /// for its memory.
+    fn tiles(&self, rows: Range<usize>, group: usize, cols: Range<usize>) {
+        let depth = self.depth.len();
+        let left_stride = Tiling::<I>::left_stride(self.left_order(), depth);
+        let least_share = match self.left_order() {
+            LeftOrder::Rows => I::LANES,
+            LeftOrder::Columns => 1,
+        };
+        let sizes = Sizes {
+            left: 2 * group * left_stride,
+            ..Sizes::default()
+        };
+        self.pool.with(|scratch| {
+            let mut current = scratch.reserve(sizes).left;
+            let mut next = current.wrapping_add(group * left_stride);
+            let groups = blocks(rows.len(), group);
+            let groups = groups.map(|run| rows.start + run.start..rows.start + run.end);
+            let first = rows.start..rows.end.min(rows.start + group);
+            self.pack(Axis::Rows, first, self.depth.clone(), current);
+            for panels in groups {
+                let after = panels.end..rows.end.min(panels.end + group);
+                let share = depth
+                    .div_ceil(panels.len() * cols.len())
+                    .next_multiple_of(least_share);
+                let mut shares = blocks(if after.is_empty() { 0 } else { depth }, share);
+                for (panel, row_panel) in panels.enumerate() {
+                    let left = current.wrapping_add(panel * left_stride);
+                    for col_panel in cols.clone() {
+                        self.tile(left, row_panel, col_panel);
+                        if let Some(share) = shares.next() {
+                            let start = self.depth.start;
+                            let share = start + share.start..start + share.end;
+                            self.pack(Axis::Rows, after.clone(), share, next);
+                        }
+                    }
+                }
+                std::mem::swap(&mut current, &mut next);
+            }
+        });
+    }
+
+    /// Packs a part of the depth of a run of one operand's panels; `to` is where the run begins.
+    fn pack(&self, axis: Axis, run: Range<usize>, depth: Range<usize>, to: *mut f32) {
         let (matrix, lines, width) = match axis {
             Axis::Rows => {
                 let lhs = self.product.lhs;
@@ -240,7 +274,8 @@ impl<I: Isa> Stage<'_, I> {
             width,
             stride,
         };
-        let offset = first * matrix.row_stride + self.depth.start * matrix.col_stride;
+        let offset = first * matrix.row_stride + depth.start * matrix.col_stride;
+        let packed = depth.start - self.depth.start;
         macro_rules! pack_as {
             ($element:ty) => {{
                 let block = Block::<$element> {
@@ -248,7 +283,7 @@ impl<I: Isa> Stage<'_, I> {
                     line_stride: matrix.row_stride,
                     depth_stride: matrix.col_stride,
                     lines,
-                    depth: self.depth.len(),
+                    depth: depth.len(),
                 };
                 // SAFETY: lines and depth lie inside the operand (the invariant of `Product`);
                 // `to` has room for the panels; the tile's sizes fit `pack`, for they are the
@@ -256,12 +291,13 @@ impl<I: Isa> Stage<'_, I> {
                 unsafe {
                     if axis == Axis::Rows && self.left_order() == LeftOrder::Rows {
                         let to = Strided {
-                            start: to,
+                            start: to.wrapping_add(packed),
                             stride: LEFT_ROW,
                         };
                         copy_lines(self.isa, block, to);
                     } else {
-                        pack(self.isa, block, panels);
+                        let start = to.wrapping_add(packed * width);
+                        pack(self.isa, block, Panels { start, ..panels });
                     }
                 }
             }};

@@ -29,6 +29,9 @@ pub(super) const DEPTH: usize = 512;
 /// do not share cache sets.
 pub(super) const LEFT_ROW: usize = DEPTH + 16;
 
+/// Values in a cache line.
+const LINE: usize = 16;
+
 /// One call of the micro-kernel.
 ///
 /// The left panel is in the order that it says, the right panel holds `depth` rows of
@@ -146,26 +149,36 @@ unsafe fn tile<I: Isa, O: Order, const ROWS: usize, const VECTORS: usize>(
                         *value = unsafe { isa.load(partial.add(i * width + j * I::LANES)) };
                     }
                 }
-                for line in 0..ROWS * VECTORS * I::LANES / 16 {
-                    prefetch(partial.wrapping_add(I::TILE_ROWS * width + line * 16));
-                }
             }
-            for _ in 0..depth {
-                let mut b = [isa.zero(); VECTORS];
-                for (j, b) in b.iter_mut().enumerate() {
-                    // SAFETY: inside the right panel.
-                    *b = unsafe { isa.load(right.wrapping_add(j * I::LANES)) };
+            // The next tile's chains are asked for little by little: in one burst they would hold
+            // up the right panel's stream.
+            let lines = ROWS * VECTORS * I::LANES / LINE;
+            let slot = depth / lines;
+            let next = partial.wrapping_add(I::TILE_ROWS * width);
+            for i in 0..=lines {
+                let mut steps = slot;
+                if i < lines {
+                    prefetch(next.wrapping_add(i * LINE));
+                } else {
+                    steps = depth - lines * slot;
                 }
-                for (i, row) in acc.iter_mut().enumerate() {
-                    // SAFETY: inside the left panel.
-                    let a = isa
-                        .splat(unsafe { left.wrapping_add(i * O::row_step(I::TILE_ROWS)).read() });
-                    for (value, b) in row.iter_mut().zip(b) {
-                        *value = isa.mul_add(a, b, *value);
+                for _ in 0..steps {
+                    let mut b = [isa.zero(); VECTORS];
+                    for (j, b) in b.iter_mut().enumerate() {
+                        // SAFETY: inside the right panel.
+                        *b = unsafe { isa.load(right.wrapping_add(j * I::LANES)) };
                     }
+                    for (i, row) in acc.iter_mut().enumerate() {
+                        // SAFETY: inside the left panel.
+                        let a = unsafe { left.wrapping_add(i * O::row_step(I::TILE_ROWS)).read() };
+                        let a = isa.splat(a);
+                        for (value, b) in row.iter_mut().zip(b) {
+                            *value = isa.mul_add(a, b, *value);
+                        }
+                    }
+                    left = left.wrapping_add(O::depth_step(I::TILE_ROWS));
+                    right = right.wrapping_add(width);
                 }
-                left = left.wrapping_add(O::depth_step(I::TILE_ROWS));
-                right = right.wrapping_add(width);
             }
             // By reference: an array's own iterator would keep it in memory.
             for (i, row) in acc.iter().enumerate() {

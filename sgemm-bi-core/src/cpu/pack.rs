@@ -39,9 +39,14 @@ pub(super) const fn panel_stride(width: usize, depth: usize) -> usize {
 /// panels' open cache lines to stay in L1, enough to fill them.
 const PASS: usize = 8;
 
-/// How many lines ahead the lines that are copied are asked for: each begins on another page,
-/// where the processor's own prefetching starts anew.
-const AHEAD: usize = 2;
+/// Elements up to which copying a line asks for as many that follow: a short piece is one of
+/// several of its line, and the next is wanted soon. Copying a longer piece asks for lines
+/// [`LINES_AHEAD`] instead: each begins on another page, where the processor's own prefetching
+/// starts anew.
+const SHORT_PIECE: usize = 128;
+
+/// See [`SHORT_PIECE`].
+const LINES_AHEAD: usize = 2;
 
 /// Packs a block; lines missing from the last panel become +0.0 up to a whole vector.
 ///
@@ -84,6 +89,10 @@ pub(super) unsafe fn copy_lines<I: Isa, T: Element>(
         #[inline(always)]
         move || {
             let whole = block.depth / I::LANES * I::LANES;
+            let ahead = match block.depth {
+                ..=SHORT_PIECE => block.depth,
+                _ => LINES_AHEAD * block.line_stride,
+            };
             for line in 0..block.lines {
                 let from = block.start.wrapping_add(line * block.line_stride);
                 let to = to.start.wrapping_add(line * to.stride);
@@ -91,7 +100,7 @@ pub(super) unsafe fn copy_lines<I: Isa, T: Element>(
                 unsafe {
                     for r in (0..whole).step_by(I::LANES) {
                         let from = from.wrapping_add(r);
-                        prefetch(from.wrapping_add(AHEAD * block.line_stride));
+                        prefetch(from.wrapping_add(ahead));
                         isa.store(to.wrapping_add(r), isa.load(from));
                     }
                     if whole < block.depth {

@@ -1,15 +1,19 @@
 //! Working memory: aligned buffers that calls borrow and give back.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::sync::Mutex;
 
 /// Alignment of a buffer: a page, so that panels start on cache lines and pages are not shared.
-const ALIGNMENT: usize = 4096;
+const PAGE: usize = 4096;
+
+/// What the processor and the system can map as one page, where they can. A product walks through
+/// far more small pages than a translation cache holds.
+const HUGE_PAGE: usize = 2 << 20;
 
 /// A buffer of f32 that grows to what is asked of it.
 struct Buffer {
     start: *mut f32,
-    len: usize,
+    bytes: usize,
 }
 
 // SAFETY: the buffer owns its memory, which holds plain numbers.
@@ -18,27 +22,32 @@ unsafe impl Send for Buffer {}
 impl Buffer {
     const EMPTY: Buffer = Buffer {
         start: std::ptr::null_mut(),
-        len: 0,
+        bytes: 0,
     };
 
-    fn layout(len: usize) -> Layout {
-        let bytes = len * size_of::<f32>();
-        Layout::from_size_align(bytes, ALIGNMENT).expect("scratch sizes are bounded")
+    fn layout(bytes: usize) -> Layout {
+        let alignment = if bytes < HUGE_PAGE { PAGE } else { HUGE_PAGE };
+        Layout::from_size_align(bytes, alignment).expect("scratch sizes are bounded")
     }
 
-    /// The start of at least `len` values, of any content.
-    fn reserve(&mut self, len: usize) -> *mut f32 {
-        if self.len < len {
+    /// The start of at least `bytes` bytes, of any content.
+    fn reserve(&mut self, bytes: usize) -> *mut f32 {
+        if self.bytes < bytes {
             *self = Buffer::EMPTY;
-            let layout = Buffer::layout(len);
-            // SAFETY: `len` is more than the zero of an empty buffer.
-            let start = unsafe { alloc_zeroed(layout) };
+            let bytes = buffer_bytes(bytes);
+            let layout = Buffer::layout(bytes);
+            // SAFETY: the size is more than the zero of an empty buffer.
+            let start = unsafe { alloc(layout) };
             if start.is_null() {
                 handle_alloc_error(layout);
             }
+            advise_huge_pages(start, bytes);
+            // SAFETY: just allocated with this size. Written so that any content is defined, after
+            // the advice, which is about pages that nothing has touched.
+            unsafe { start.write_bytes(0, bytes) };
             *self = Buffer {
                 start: start.cast(),
-                len,
+                bytes,
             };
         }
         self.start
@@ -47,11 +56,31 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if self.len > 0 {
+        if self.bytes > 0 {
             // SAFETY: allocated by `reserve` with this layout.
-            unsafe { dealloc(self.start.cast(), Buffer::layout(self.len)) }
+            unsafe { dealloc(self.start.cast(), Buffer::layout(self.bytes)) }
         }
     }
+}
+
+/// Bytes of the buffer that holds so many: whole huge pages where it has more than half of one.
+const fn buffer_bytes(bytes: usize) -> usize {
+    if bytes > HUGE_PAGE / 2 {
+        bytes.next_multiple_of(HUGE_PAGE)
+    } else {
+        bytes
+    }
+}
+
+/// Asks the system for huge pages; it may refuse, which costs speed alone.
+fn advise_huge_pages(start: *mut u8, bytes: usize) {
+    #[cfg(target_os = "linux")]
+    if bytes >= HUGE_PAGE {
+        // SAFETY: a range of whole pages inside one allocation; the advice changes no content.
+        unsafe { libc::madvise(start.cast(), bytes, libc::MADV_HUGEPAGE) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (start, bytes);
 }
 
 /// Values that each buffer of a [`Scratch`] holds.
@@ -76,31 +105,45 @@ pub(super) struct Buffers {
     pub totals: *mut f32,
 }
 
-/// The working memory of one product in progress.
-pub(super) struct Scratch {
-    left: Buffer,
-    right: Buffer,
-    partial: Buffer,
-    totals: Buffer,
-}
+/// The working memory of one product in progress: one buffer, shared out.
+pub(super) struct Scratch(Buffer);
 
 impl Scratch {
-    const EMPTY: Scratch = Scratch {
-        left: Buffer::EMPTY,
-        right: Buffer::EMPTY,
-        partial: Buffer::EMPTY,
-        totals: Buffer::EMPTY,
-    };
+    const EMPTY: Scratch = Scratch(Buffer::EMPTY);
 
-    /// Buffers of at least these sizes, of any content.
+    /// Buffers of at least these sizes, of any content, each on pages of its own.
     pub fn reserve(&mut self, sizes: Sizes) -> Buffers {
+        let start = self.0.reserve(scratch_bytes(sizes));
+        let mut next = 0;
+        let mut take = |values| {
+            let taken = start.wrapping_byte_add(next);
+            next += page_bytes(values);
+            taken
+        };
         Buffers {
-            left: self.left.reserve(sizes.left),
-            right: self.right.reserve(sizes.right),
-            partial: self.partial.reserve(sizes.partial),
-            totals: self.totals.reserve(sizes.totals),
+            left: take(sizes.left),
+            right: take(sizes.right),
+            partial: take(sizes.partial),
+            totals: take(sizes.totals),
         }
     }
+}
+
+/// Bytes of the pages that hold so many values.
+const fn page_bytes(values: usize) -> usize {
+    (values * size_of::<f32>()).next_multiple_of(PAGE)
+}
+
+/// Bytes that a scratch takes for buffers of these sizes.
+pub(super) const fn scratch_bytes(sizes: Sizes) -> usize {
+    let Sizes {
+        left,
+        right,
+        partial,
+        totals,
+    } = sizes;
+    let bytes = page_bytes(left) + page_bytes(right) + page_bytes(partial) + page_bytes(totals);
+    buffer_bytes(bytes)
 }
 
 /// The scratch that an engine's calls have given back.
