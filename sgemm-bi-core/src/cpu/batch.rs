@@ -1,10 +1,11 @@
 //! Batches: folds the dimensions that are rows in disguise, and shares the threads out between
 //! and inside the entries that remain.
 
-use super::driver::{self, for_each};
+use super::driver;
 use super::isa::Isa;
 use super::product::{Axis, Product};
 use super::scratch::Pool;
+use super::team::Team;
 use super::{short_reduction, small_m};
 use crate::BatchDim;
 
@@ -24,7 +25,7 @@ pub(super) struct Batch<'a> {
 
 /// How threads share a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sharing {
+enum Sharing {
     /// One thread does everything.
     Alone,
     /// Each thread takes whole entries.
@@ -79,7 +80,7 @@ impl<'a> Batch<'a> {
     }
 
     /// How `threads` threads share this batch.
-    pub fn sharing(&self, threads: usize) -> Sharing {
+    fn sharing(&self, threads: usize) -> Sharing {
         let entries = self.entries();
         if threads == 1 || entries.saturating_mul(self.work()) < PARALLEL_WORK {
             Sharing::Alone
@@ -90,21 +91,22 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Computes every entry; unless alone, on a thread of the pool that has the `threads`.
-    pub fn run<I: Isa>(&self, isa: I, sharing: Sharing, threads: usize, scratch: &Pool) {
+    /// Computes every entry.
+    pub fn run<I: Isa>(&self, isa: I, team: Team<'_>, scratch: &Pool) {
         let entries = self.entries();
+        let sharing = self.sharing(team.threads());
         let (outer, inner) = match sharing {
-            Sharing::Alone => (1, 1),
-            Sharing::Entries => (threads, 1),
-            Sharing::Inside => (1, threads),
+            Sharing::Alone => (Team::ALONE, Team::ALONE),
+            Sharing::Entries => (team, Team::ALONE),
+            Sharing::Inside => (Team::ALONE, team),
         };
         let group = match sharing {
             Sharing::Entries => PARALLEL_WORK
                 .div_ceil(self.work())
-                .min(entries.div_ceil(outer)),
+                .min(entries.div_ceil(outer.threads())),
             _ => entries,
         };
-        for_each(outer, entries.div_ceil(group), |task| {
+        outer.for_each(entries.div_ceil(group), |task| {
             for index in task * group..entries.min((task + 1) * group) {
                 let entry = self.entry(index);
                 match small_m::suitable(entry) {

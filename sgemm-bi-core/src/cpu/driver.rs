@@ -4,15 +4,14 @@
 use std::ops::Range;
 
 use half::{bf16, f16};
-use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 
 use super::finish::{ChunkPlace, Tile, finish};
-use super::float_env::with_default_float_env;
 use super::isa::{Isa, Strided, prefetch};
 use super::kernel::{Chain, DEPTH, LEFT_ROW, LeftOrder, Step, advance};
 use super::pack::{Block, Panels, copy_lines, pack, panel_stride};
 use super::product::{Axis, Matrix, Product};
 use super::scratch::{Buffers, Pool, Sizes, scratch_bytes};
+use super::team::{Member, Team};
 use crate::Dtype;
 use crate::contract::CHUNK;
 
@@ -30,18 +29,6 @@ const GROUP: usize = 8;
 
 /// Values of the largest micro-tile.
 const TILE_VALUES: usize = 1024;
-
-/// Calls `task` with every index below `tasks`, on the pool's threads if there are several, each
-/// call in the floating-point environment of the contract.
-pub(super) fn for_each(threads: usize, tasks: usize, task: impl Fn(usize) + Send + Sync) {
-    let task = |index| with_default_float_env(|| task(index));
-    if threads == 1 || tasks <= 1 {
-        (0..tasks).for_each(task);
-    } else {
-        let tasks = (0..tasks).into_par_iter();
-        tasks.with_max_len(1).for_each(task);
-    }
-}
 
 /// Sizes that follow from the SIMD level.
 struct Tiling<I>(std::marker::PhantomData<I>);
@@ -104,8 +91,8 @@ struct StagePlace {
 // SAFETY: threads pack disjoint panels and advance disjoint tiles, one phase after the other.
 unsafe impl<I: Isa> Sync for Stage<'_, I> {}
 
-/// Computes a product on `threads` threads of the current pool.
-pub(super) fn gemm<I: Isa>(isa: I, product: &Product<'_>, threads: usize, pool: &Pool) {
+/// Computes a product.
+pub(super) fn gemm<I: Isa>(isa: I, product: &Product<'_>, team: Team<'_>, pool: &Pool) {
     let chunks = product.reduction.div_ceil(CHUNK).max(1);
     let rows = product.rows.min(ROW_BLOCK).div_ceil(Tiling::<I>::ROWS);
     let cols = product.cols.min(COL_BLOCK).div_ceil(Tiling::<I>::COLS);
@@ -120,23 +107,26 @@ pub(super) fn gemm<I: Isa>(isa: I, product: &Product<'_>, threads: usize, pool: 
     };
     pool.with(|scratch| {
         let buffers = scratch.reserve(sizes);
-        for cols in blocks(product.cols, COL_BLOCK) {
-            for rows in blocks(product.rows, ROW_BLOCK) {
-                for (depth, place) in depth_blocks(product.reduction, I::LANES) {
-                    Stage {
-                        isa,
-                        product,
-                        rows: rows.clone(),
-                        cols: cols.clone(),
-                        depth,
-                        place,
-                        buffers,
-                        pool,
+        team.run(|member| {
+            for cols in blocks(product.cols, COL_BLOCK) {
+                for rows in blocks(product.rows, ROW_BLOCK) {
+                    for (depth, place) in depth_blocks(product.reduction, I::LANES) {
+                        let (cols, rows) = (cols.clone(), rows.clone());
+                        Stage {
+                            isa,
+                            product,
+                            rows,
+                            cols,
+                            depth,
+                            place,
+                            buffers,
+                            pool,
+                        }
+                        .run(team.threads(), member);
                     }
-                    .run(threads);
                 }
             }
-        }
+        });
     });
 }
 
@@ -175,42 +165,42 @@ fn blocks(len: usize, step: usize) -> impl Iterator<Item = Range<usize>> {
 }
 
 impl<I: Isa> Stage<'_, I> {
-    fn run(&self, threads: usize) {
+    /// One thread's share: right panels first, and tiles when all are packed.
+    fn run(&self, threads: usize, member: &mut Member<'_>) {
         let row_panels = self.rows.len().div_ceil(Tiling::<I>::ROWS);
         let col_panels = self.cols.len().div_ceil(Tiling::<I>::COLS);
-        let tasks = if threads == 1 { 1 } else { 4 * threads };
         let right_stride = panel_stride(Tiling::<I>::COLS, self.depth.len());
 
         // The right panels, for all threads: a task packs a run of neighbours.
-        let run = col_panels.div_ceil(tasks);
-        for_each(threads, col_panels.div_ceil(run), |task| {
-            let run = run_of(task, run, col_panels);
+        let tasks = if threads == 1 { 1 } else { 4 * threads };
+        let tasks = tasks.min(col_panels);
+        member.phase(tasks, |task| {
+            let run = share(task, tasks, col_panels);
             let to = self.buffers.right.wrapping_add(run.start * right_stride);
             self.pack(Axis::Cols, run, self.depth.clone(), to);
         });
 
-        // Tiles: a task takes groups of left panels, each along a run of right panels. The left
-        // panel is in L1, the right panels come from L2.
-        let group = match self.left_order() {
-            LeftOrder::Rows => 1,
-            LeftOrder::Columns => row_panels.div_ceil(tasks).min(GROUP),
-        };
-        let groups = row_panels.div_ceil(group);
-        let run = col_panels.div_ceil(tasks.div_ceil(groups));
-        let runs = col_panels.div_ceil(run);
-        let task_groups = groups.div_ceil(tasks);
-        for_each(threads, groups.div_ceil(task_groups) * runs, |task| {
-            let cols = run_of(task % runs, run, col_panels);
-            let rows = run_of(task / runs, group * task_groups, row_panels);
-            self.tiles(rows, group, cols);
+        // Tiles: a task takes a run of left panels along a run of right panels. The left panel is
+        // in L1, the right panels come from L2.
+        let tasks = if threads == 1 { 1 } else { 8 * threads };
+        let row_tasks = tasks.min(row_panels);
+        let col_tasks = tasks.div_ceil(row_tasks).min(col_panels);
+        member.phase(row_tasks * col_tasks, |task| {
+            let cols = share(task % col_tasks, col_tasks, col_panels);
+            let rows = share(task / col_tasks, row_tasks, row_panels);
+            self.tiles(rows, cols);
         });
     }
 
     /// Computes the tiles of a run of left panels and a run of right panels. Left panels are
     /// packed a group at a time; between tiles a share of the next group is, so that nobody waits
     /// for its memory.
-    fn tiles(&self, rows: Range<usize>, group: usize, cols: Range<usize>) {
+    fn tiles(&self, rows: Range<usize>, cols: Range<usize>) {
         let depth = self.depth.len();
+        let group = match self.left_order() {
+            LeftOrder::Rows => 1,
+            LeftOrder::Columns => rows.len().min(GROUP),
+        };
         let left_stride = Tiling::<I>::left_stride(self.left_order(), depth);
         let least_share = match self.left_order() {
             LeftOrder::Rows => I::LANES,
@@ -409,7 +399,7 @@ impl<I: Isa> Stage<'_, I> {
     }
 }
 
-/// The `index`-th run of `run` among `count` panels.
-fn run_of(index: usize, run: usize, count: usize) -> Range<usize> {
-    index * run..count.min((index + 1) * run)
+/// The `index`-th of `shares` shares of `count` panels, as even as can be.
+fn share(index: usize, shares: usize, count: usize) -> Range<usize> {
+    index * count / shares..(index + 1) * count / shares
 }

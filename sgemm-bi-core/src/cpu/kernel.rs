@@ -29,6 +29,10 @@ pub(super) const DEPTH: usize = 512;
 /// do not share cache sets.
 pub(super) const LEFT_ROW: usize = DEPTH + 16;
 
+/// Elements of the reduction by which the right panel, which streams from L2, is asked for before it
+/// is used.
+const RIGHT_AHEAD: usize = 16;
+
 /// Values in a cache line.
 const LINE: usize = 16;
 
@@ -167,6 +171,9 @@ unsafe fn tile<I: Isa, O: Order, const ROWS: usize, const VECTORS: usize>(
                     for (j, b) in b.iter_mut().enumerate() {
                         // SAFETY: inside the right panel.
                         *b = unsafe { isa.load(right.wrapping_add(j * I::LANES)) };
+                    }
+                    for j in 0..VECTORS * I::LANES / LINE {
+                        prefetch(right.wrapping_add(RIGHT_AHEAD * width + j * LINE));
                     }
                     for (i, row) in acc.iter_mut().enumerate() {
                         // SAFETY: inside the left panel.

@@ -15,11 +15,13 @@ mod short_reduction;
 mod simd;
 mod small_m;
 mod softmax;
+mod team;
 
 use crate::error::{Error, Result};
 use crate::{BiasGradient, Gemm, Operands, SliceMut, SliceRef, Tier};
-use batch::{Batch, Sharing};
+use batch::Batch;
 use product::Product;
+use team::Team;
 
 use std::sync::Arc;
 
@@ -139,26 +141,17 @@ impl CpuEngine {
             // A thread holds at most two scratches: an entry's and a task's.
             2 * threads * (driver::scratch_limit::<I>() + side_by_side)
         }
-        with_isa!(self.simd, isa => of(isa, self.threads()))
+        with_isa!(self.simd, isa => of(isa, self.team().threads()))
     }
 
     /// The scalar tier (contract section 4).
     fn scalar(&self, batch: &Batch<'_>) {
-        let threads = self.threads();
-        let sharing = batch.sharing(threads);
-        let run = || with_isa!(self.simd, isa => batch.run(isa, sharing, threads, &self.scratch));
-        match (&self.pool, sharing) {
-            (_, Sharing::Alone) => run(),
-            (Some(pool), _) => pool.install(run),
-            (None, _) => rayon::scope(|_| run()),
-        }
+        let team = self.team();
+        with_isa!(self.simd, isa => batch.run(isa, team, &self.scratch));
     }
 
-    fn threads(&self) -> usize {
-        match &self.pool {
-            Some(pool) => pool.current_num_threads(),
-            None => rayon::current_num_threads(),
-        }
+    fn team(&self) -> Team<'_> {
+        Team::of(self.pool.as_deref())
     }
 
     /// Runs `work` on this engine's threads.

@@ -105,6 +105,11 @@ pub(super) struct Buffers {
     pub totals: *mut f32,
 }
 
+// SAFETY: addresses of plain numbers; who uses a part of a buffer says why no other thread does.
+unsafe impl Send for Buffers {}
+// SAFETY: as above.
+unsafe impl Sync for Buffers {}
+
 /// The working memory of one product in progress: one buffer, shared out.
 pub(super) struct Scratch(Buffer);
 

@@ -5,10 +5,10 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use super::driver::for_each;
 use super::isa::Isa;
 use super::product::{Product, Start};
 use super::scratch::{Pool, Sizes};
+use super::team::Team;
 use crate::{Dtype, Element};
 
 /// The longest reduction that this path takes: beyond, packing pays for itself.
@@ -39,13 +39,13 @@ pub(super) fn suits(product: &Product<'_>) -> bool {
 }
 
 /// Computes a product that [suits](suits) on `threads` threads of the current pool.
-pub(super) fn gemm<I: Isa>(isa: I, product: &Product<'_>, threads: usize, scratch: &Pool) {
+pub(super) fn gemm<I: Isa>(isa: I, product: &Product<'_>, team: Team<'_>, scratch: &Pool) {
     macro_rules! with_output {
         ($element:ty) => {
             match product.out.dtype {
-                Dtype::F32 => by_rows::<I, $element, f32>(isa, product, threads, scratch),
-                Dtype::BF16 => by_rows::<I, $element, bf16>(isa, product, threads, scratch),
-                Dtype::F16 => by_rows::<I, $element, f16>(isa, product, threads, scratch),
+                Dtype::F32 => by_rows::<I, $element, f32>(isa, product, team, scratch),
+                Dtype::BF16 => by_rows::<I, $element, bf16>(isa, product, team, scratch),
+                Dtype::F16 => by_rows::<I, $element, f16>(isa, product, team, scratch),
             }
         };
     }
@@ -61,16 +61,16 @@ pub(super) fn gemm<I: Isa>(isa: I, product: &Product<'_>, threads: usize, scratc
 fn by_rows<I: Isa, T: Element, O: Element>(
     isa: I,
     product: &Product<'_>,
-    threads: usize,
+    team: Team<'_>,
     scratch: &Pool,
 ) {
     let tile = VECTORS * I::LANES;
     let width = (HELD_VALUES / product.reduction)
         .min(product.cols)
         .next_multiple_of(tile);
-    let step = match threads {
+    let step = match team.threads() {
         1 => product.rows,
-        _ => product.rows.div_ceil(4 * threads).max(LEAST_ROWS),
+        threads => product.rows.div_ceil(4 * threads).max(LEAST_ROWS),
     };
     let sizes = Sizes {
         // A step past the end: a streamed part starts anywhere.
@@ -88,7 +88,7 @@ fn by_rows<I: Isa, T: Element, O: Element>(
         true => out.start.cast::<f32>().align_offset(vector_bytes),
         false => 0,
     };
-    for_each(threads, product.rows.div_ceil(step.max(1)), |task| {
+    team.for_each(product.rows.div_ceil(step.max(1)), |task| {
         let rows = task * step..product.rows.min((task + 1) * step);
         scratch.with(|scratch| {
             let held = Held {

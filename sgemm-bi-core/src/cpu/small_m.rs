@@ -10,12 +10,12 @@ use std::ops::Range;
 
 use half::{bf16, f16};
 
-use super::driver::for_each;
 use super::finish::{ChunkPlace, Tile, finish};
 use super::float_env::with_default_float_env;
 use super::isa::{Isa, Strided, prefetch};
 use super::product::{Matrix, Product};
 use super::scratch::{Buffers, Pool, Sizes};
+use super::team::Team;
 use crate::contract::CHUNK;
 use crate::{Dtype, Element};
 
@@ -46,20 +46,21 @@ pub(super) fn suitable(product: Product<'_>) -> Option<Product<'_>> {
 }
 
 /// Computes a [`suitable`] product on `threads` threads of the current pool.
-pub(super) fn gemm<I: Isa>(isa: I, product: &Product<'_>, threads: usize, scratch: &Pool) {
+pub(super) fn gemm<I: Isa>(isa: I, product: &Product<'_>, team: Team<'_>, scratch: &Pool) {
     match product.rhs.dtype {
-        Dtype::F32 => by_columns::<I, f32>(isa, product, threads, scratch),
-        Dtype::BF16 => by_columns::<I, bf16>(isa, product, threads, scratch),
-        Dtype::F16 => by_columns::<I, f16>(isa, product, threads, scratch),
+        Dtype::F32 => by_columns::<I, f32>(isa, product, team, scratch),
+        Dtype::BF16 => by_columns::<I, bf16>(isa, product, team, scratch),
+        Dtype::F16 => by_columns::<I, f16>(isa, product, team, scratch),
     }
 }
 
 /// Cuts the columns into blocks, one for each task.
-fn by_columns<I: Isa, T: Element>(isa: I, product: &Product<'_>, threads: usize, scratch: &Pool) {
+fn by_columns<I: Isa, T: Element>(isa: I, product: &Product<'_>, team: Team<'_>, scratch: &Pool) {
     if product.rows == 0 || product.cols == 0 {
         return;
     }
     let tile = I::TILE_VECTORS * I::LANES;
+    let threads = team.threads();
     let shared = match threads {
         1 => product.cols,
         _ => product.cols.div_ceil(4 * threads).max(LEAST_COLUMNS),
@@ -82,7 +83,7 @@ fn by_columns<I: Isa, T: Element>(isa: I, product: &Product<'_>, threads: usize,
         partial: side_by_side * values,
         totals: if narrow_totals { values } else { 0 },
     };
-    for_each(threads, blocks, |block| {
+    team.for_each(blocks, |block| {
         scratch.with(|scratch| {
             let buffers = scratch.reserve(sizes);
             let columns = |place: usize| Columns::<I, T> {
@@ -100,7 +101,7 @@ fn by_columns<I: Isa, T: Element>(isa: I, product: &Product<'_>, threads: usize,
             let places: Vec<_> = (0..side_by_side).map(columns).collect();
             for first in (0..chunks).step_by(side_by_side) {
                 let places = &places[..side_by_side.min(chunks - first)];
-                for_each(threads, places.len(), |i| places[i].reduce(first + i));
+                team.for_each(places.len(), |i| places[i].reduce(first + i));
                 for (i, place) in places.iter().enumerate() {
                     // A job that this thread ran while it waited may have changed the environment.
                     with_default_float_env(|| place.add(first + i, chunks));
