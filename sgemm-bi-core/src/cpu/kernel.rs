@@ -156,7 +156,7 @@ unsafe fn tile<I: Isa, O: Order, const ROWS: usize, const VECTORS: usize>(
             }
             // The next tile's chains are asked for little by little: in one burst they would hold
             // up the right panel's stream.
-            let lines = ROWS * VECTORS * I::LANES / LINE;
+            let lines = (ROWS * VECTORS * I::LANES).div_ceil(LINE);
             let slot = depth / lines;
             let next = partial.wrapping_add(I::TILE_ROWS * width);
             for i in 0..=lines {
