@@ -84,14 +84,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const long long first_k = static_cast<long long>(place.chunk) * CHUNK;
     Rhs rhs(args.rhs, entry.rhs + place.col * args.rhs_col, args.rhs_col, args.rhs_red, place.cols,
             first_k);
-    auto lhs = [&] {
-        if constexpr (ONES) {
-            return NoLoader();
-        } else {
-            return Lhs(args.lhs, entry.lhs + place.row * args.lhs_row, args.lhs_row, args.lhs_red,
-                       place.rows, first_k);
-        }
-    }();
+    Lhs lhs(args.lhs, entry.lhs + place.row * args.lhs_row, args.lhs_row, args.lhs_red, place.rows,
+            first_k);
     const Ending<OUT, BIAS, SPLIT> end = {args, place};
 
     const int chunks = SPLIT ? 1 : args.chunks;

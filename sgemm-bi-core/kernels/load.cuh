@@ -306,6 +306,8 @@ struct Loader {
 struct NoLoader {
     using Stored = float;
     static constexpr int BYTES = 0;
+    __device__ __forceinline__ NoLoader(const void*, long long, long long, long long, int,
+                                        long long) {}
     __device__ __forceinline__ void fetch(unsigned, int) {}
     __device__ __forceinline__ void settle(float*) const {}
 };

@@ -3,10 +3,11 @@
 use std::ffi::{CString, c_void};
 use std::mem::size_of_val;
 
-use cudarc::driver::{CudaStream, DriverError, result, sys};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 
 use super::args::Product;
 use super::kernels::Function;
+use super::nvrtc::loading;
 use super::plan::Step;
 use crate::error::{Error, Result};
 
@@ -54,12 +55,21 @@ impl Driver {
                     std::mem::forget(library);
                     return Ok(());
                 }
-                Err(error) => reasons.push(error.to_string()),
+                Err(error) => reasons.push(loading(error)),
             }
         }
         Err(Error::NoDriver {
             looked: reasons.join("; "),
         })
+    }
+
+    /// How many GPUs there are.
+    pub fn device_count() -> Result<usize> {
+        match CudaContext::device_count() {
+            Ok(count) => Ok(count as usize),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(0),
+            Err(error) => Err(driver("count the GPUs")(error)),
+        }
     }
 
     /// The major version of CUDA that the driver is for.
@@ -156,6 +166,19 @@ impl Driver {
                 bytes: bytes as u64,
             },
         })
+    }
+
+    /// Whether an address is in memory that was mapped piece by piece: a range may go on in the next
+    /// one.
+    pub fn is_mapped(address: u64) -> bool {
+        let mut handle = 0;
+        // SAFETY: the handle is written where there is one, and then given back.
+        unsafe {
+            sys::cuMemRetainAllocationHandle(&mut handle, address as *mut c_void)
+                .result()
+                .and_then(|()| sys::cuMemRelease(handle).result())
+                .is_ok()
+        }
     }
 
     /// Launches a step of a plan, its addresses absolute.

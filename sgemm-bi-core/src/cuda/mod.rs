@@ -14,6 +14,8 @@ mod launch;
 mod nvrtc;
 mod operands;
 mod plan;
+#[cfg(test)]
+mod scratch;
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -121,7 +123,7 @@ impl CudaEngine {
     /// Errors: [`Error::NoDriver`], [`Error::NoDevice`], [`Error::Driver`].
     pub fn new(ordinal: usize) -> Result<Self> {
         Driver::require()?;
-        let count = CudaContext::device_count().map_err(driver("count the devices"))? as usize;
+        let count = Driver::device_count()?;
         if ordinal >= count {
             return Err(Error::NoDevice { ordinal, count });
         }

@@ -430,4 +430,4 @@ fn split_dims(dims: Vec<BatchDim>) -> (Vec<BatchDim>, Vec<BatchDim>) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -503,3 +503,49 @@ fn too_many_chunks_are_refused() {
     let error = check_reduction("matmul", 1 << 44).unwrap_err();
     assert!(error.to_string().contains("overflows"), "{error}");
 }
+
+/// Instances of every kernel, as plans choose them: each tile, few rows and bias gradients, in
+/// several dtypes and layouts, split or not.
+pub(in crate::cuda) fn sample() -> Vec<Instance> {
+    let mut instances = Vec::new();
+    let mut add = |plan: Plan| {
+        for step in plan.steps {
+            if !instances.contains(&step.instance) {
+                instances.push(step.instance);
+            }
+        }
+    };
+    for dtype in [Dtype::F32, Dtype::BF16, Dtype::F16] {
+        for (m, k, n) in [(70, 70, 70), (4096, 64, 4096), (1, 9000, 64), (16, 64, 33)] {
+            let shape = Shape { m, k, n };
+            let layout = if m == 1 {
+                WeightLayout::InOut
+            } else {
+                WeightLayout::OutIn
+            };
+            add(plan_of(
+                &Gemm::forward(shape, dtype, layout).with_bias(dtype),
+            ));
+        }
+        let shape = Shape {
+            m: 9000,
+            k: 512,
+            n: 512,
+        };
+        add(plan_of(&Gemm::weight_gradient(
+            shape,
+            dtype,
+            WeightLayout::InOut,
+        )));
+        let problem = BiasGradient::new(64, 40, dtype);
+        let kinds = Kinds {
+            element: dtype,
+            out: Dtype::F32,
+            bias: None,
+            accumulate: false,
+            ones: true,
+        };
+        add(plan(Form::of_bias_gradient(&problem), kinds, ALIGNED, H200));
+    }
+    instances
+}

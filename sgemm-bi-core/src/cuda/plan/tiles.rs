@@ -43,12 +43,6 @@ const SMALL: Tile = tile([64, 64], [8, 4], 16, 3, 4);
 const TILES: [(Tile, [u64; 2]); 3] = [(GENERAL, [100, 98]), (LINES, [97, 100]), (SMALL, [75, 75])];
 
 impl Tile {
-    /// Every tile that a plan may choose.
-    #[cfg(test)]
-    pub fn all() -> impl Iterator<Item = Tile> {
-        TILES.into_iter().map(|(tile, _)| tile)
-    }
-
     /// Tiles of one matrix.
     pub fn count(self, rows: usize, cols: usize) -> u64 {
         let (down, across) = (
