@@ -29,28 +29,30 @@ static_assert(!ONES || ROWS == 1, "a row of ones");
 
 constexpr int STEP = 16 / sizeof(Stored);  // elements of a vector
 
-struct alignas(16) Vector {
-    Stored value[STEP];
-};
-
 // STEP elements of line `line` from k on, a multiple of STEP, in a tile of ORDER 1.
 template <int LINES>
-__device__ __forceinline__ void along_line(float (&to)[STEP], const Stored* tile, int line, int k) {
-    using Layout = TileLayout<Stored, 1, LINES, BK>;
-    const Vector v = *reinterpret_cast<const Vector*>(tile + Layout::index(line, k));
+__device__ __forceinline__ void along_line(float (&to)[STEP], unsigned tile, int line, int k) {
+    union {
+        uint4 vector;
+        Stored element[STEP];
+    } in;
+    const unsigned start = TileLayout<Stored, 1, LINES, BK>::line_start(tile, line);
+    read_shared(in.vector, start ^ k * static_cast<unsigned>(sizeof(Stored)));
 #pragma unroll
-    for (int e = 0; e < STEP; ++e) to[e] = Element<ELEMENT>::widen(v.value[e]);
+    for (int e = 0; e < STEP; ++e) to[e] = Element<ELEMENT>::widen(in.element[e]);
 }
 
-__device__ __forceinline__ void multiply(float (&acc)[HELD][1], const Stored* lhs,
-                                         const Stored* rhs, int row, int col, int k) {
+__device__ __forceinline__ void multiply(float (&acc)[HELD][1], unsigned lhs, unsigned rhs,
+                                         int row, int col, int k) {
     float b[STEP];
     if constexpr (RHS_ORDER == 1) {
         along_line<COLS>(b, rhs, col, k);
     } else {
 #pragma unroll
         for (int e = 0; e < STEP; ++e) {
-            b[e] = Element<ELEMENT>::widen(rhs[(k + e) * COLS + col]);
+            Stored element;
+            read_shared(element, rhs + ((k + e) * COLS + col) * sizeof(Stored));
+            b[e] = Element<ELEMENT>::widen(element);
         }
     }
     if constexpr (ONES) {
@@ -98,12 +100,11 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const long long left = args.reduction - first_k - static_cast<long long>(chunk) * CHUNK;
         float acc[HELD][1] = {};
         stream<STAGES, BK>(lhs, rhs, slots, static_cast<int>(min(left, 1ll * CHUNK)),
-                           [&](const typename Lhs::Stored* lhs_tile, const Stored* rhs_tile) {
+                           [&](unsigned lhs_tile, unsigned rhs_tile) {
                                if (group >= WORKING) return;
 #pragma unroll 8
                                for (int k = 0; k < BK; k += STEP) {
-                                   multiply(acc, reinterpret_cast<const Stored*>(lhs_tile),
-                                            rhs_tile, first_row, col, k);
+                                   multiply(acc, lhs_tile, rhs_tile, first_row, col, k);
                                }
                            });
         if (group >= WORKING) continue;

@@ -55,6 +55,25 @@ __device__ __forceinline__ void wait_for_copy_groups() {
 #endif
 }
 
+// Reads of tiles. Addresses are plain numbers, so that the permutation below is one operation on
+// them; volatile, so that they stay between the meetings of a block.
+__device__ __forceinline__ void read_shared(float4& to, unsigned from) {
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(to.x), "=f"(to.y), "=f"(to.z), "=f"(to.w)
+                 : "r"(from));
+}
+__device__ __forceinline__ void read_shared(uint4& to, unsigned from) {
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
+                 : "r"(from));
+}
+__device__ __forceinline__ void read_shared(float& to, unsigned from) {
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(to) : "r"(from));
+}
+__device__ __forceinline__ void read_shared(unsigned short& to, unsigned from) {
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(to) : "r"(from));
+}
+
 // Where element (line, k) of a tile lies in shared memory, in elements of T.
 //
 // ORDER 0: [k][line]. ORDER 1: [line][k], where the 16-byte vectors of a line are permuted by an
@@ -74,6 +93,12 @@ struct TileLayout {
     static __device__ __forceinline__ int index(int line, int k) {
         if constexpr (ORDER == 0) return k * LINES + line;
         return line * DEPTH + (k / PER_VECTOR ^ key(line)) * PER_VECTOR + k % PER_VECTOR;
+    }
+    // ORDER 1: the byte at which line `line` would have vector 0 if `slot` began with line 0; its
+    // vector v is at that address with the bits of 16 · v exchanged, as slots are aligned.
+    static __device__ __forceinline__ unsigned line_start(unsigned slot, int line) {
+        static_assert(ORDER == 1, "");
+        return slot + static_cast<unsigned>(line * DEPTH * sizeof(T)) + key(line) * 16u;
     }
 };
 
@@ -286,7 +311,7 @@ struct NoLoader {
 };
 
 // Walks `length` elements of the reduction in tiles of DEPTH, of which SLOTS − 1 are on their way:
-// `compute(lhs_tile, rhs_tile)` for each, in order.
+// `compute(lhs_tile, rhs_tile)`, with their shared addresses, for each in order.
 //
 // Why nothing races. In turn t a thread (1) writes the registers that it filled in turn t − 1 to
 // slot (t − 2) mod SLOTS, (2) waits for its own copies of tile t, (3) meets the others, (4) starts
@@ -299,20 +324,15 @@ __device__ __forceinline__ void stream(Lhs& lhs, Rhs& rhs, unsigned char* storag
                                        Compute compute) {
     static_assert(SLOTS >= 2, "one tile is read while another is on its way");
     constexpr int SLOT = Lhs::BYTES + Rhs::BYTES;
-    const auto lhs_at = [&](int slot) {
-        return reinterpret_cast<typename Lhs::Stored*>(storage + slot * SLOT);
-    };
-    const auto rhs_at = [&](int slot) {
-        return reinterpret_cast<typename Rhs::Stored*>(storage + slot * SLOT + Lhs::BYTES);
-    };
     const unsigned first = shared_address(storage);
     const auto fetch = [&](int slot, int left) {
         lhs.fetch(first + slot * SLOT, left);
         rhs.fetch(first + slot * SLOT + Lhs::BYTES, left);
     };
     const auto settle = [&](int slot) {
-        lhs.settle(lhs_at(slot));
-        rhs.settle(rhs_at(slot));
+        unsigned char* to = storage + slot * SLOT;
+        lhs.settle(reinterpret_cast<typename Lhs::Stored*>(to));
+        rhs.settle(reinterpret_cast<typename Rhs::Stored*>(to + Lhs::BYTES));
     };
     __syncthreads();
 #pragma unroll
@@ -334,7 +354,7 @@ __device__ __forceinline__ void stream(Lhs& lhs, Rhs& rhs, unsigned char* storag
         __syncthreads();
         if (left > (SLOTS - 1) * DEPTH) fetch(fetched, left - (SLOTS - 1) * DEPTH);
         close_copy_group();
-        compute(lhs_at(slot), rhs_at(slot));
+        compute(first + slot * SLOT, first + slot * SLOT + Lhs::BYTES);
         slot = slot + 1 == SLOTS ? 0 : slot + 1;
         left -= DEPTH;
     }

@@ -115,7 +115,10 @@ __device__ __forceinline__ Place place_of(const Product& p, int tile_rows, int t
     // The host keeps the number of blocks, and so these products, below 2^31.
     const unsigned down = static_cast<unsigned>((p.rows + tile_rows - 1) / tile_rows);
     const unsigned across = static_cast<unsigned>((p.cols + tile_cols - 1) / tile_cols);
-    unsigned index = blockIdx.x;
+    // Volatile: who needs the place after a long loop computes it again, in place of registers
+    // that would hold it throughout.
+    unsigned index;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
     Place place;
     const unsigned tile = index % (down * across);
     index /= down * across;
@@ -208,7 +211,7 @@ template <int OUT_DTYPE, int BIAS_DTYPE, bool SPLIT_CHUNKS>
 struct Ending {
     using Out = typename Element<OUT_DTYPE>::Type;
     const Product& p;
-    const Place& place;
+    const Place place;
 
     __device__ __forceinline__ Target<Out> output() const {
         Out* out = static_cast<Out*>(p.out) + entry_of(p, place.entry).out;
