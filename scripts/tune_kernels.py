@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks, then times, dumped kernel instances on a GPU: needs torch, cupy and numpy, no NVRTC.
+"""Checks, then times, dumped kernel instances on a GPU: needs torch and the driver, no NVRTC.
 
 Input is a folder that `check-kernels.py --out` wrote; it must hold a naive instance for each pair of
 dtypes. Every instance is first compared, word by word, with the naive kernel on ragged shapes and
@@ -13,12 +13,12 @@ import json
 import math
 import pathlib
 import statistics
-import struct
 import time
 import traceback
 
 F32, BF16, F16 = "0", "1", "2"
 LIMIT_SHARED = 48 * 1024
+MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 # (name, left-hand order, right-hand order): which products of a linear layer have them.
 PAIRS = {
@@ -53,18 +53,35 @@ class Product(ctypes.Structure):
 assert ctypes.sizeof(Product) == 232
 
 
+class Driver:
+    """The few calls of the CUDA driver that a launch needs, in torch's context and stream."""
+
+    def __init__(self, torch):
+        torch.zeros(1, device="cuda")  # Makes the context current.
+        self.library = ctypes.CDLL("libcuda.so.1")
+        self.stream = lambda: ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+
+    def call(self, name, *arguments):
+        status = getattr(self.library, name)(*arguments)
+        if status:
+            text = ctypes.c_char_p()
+            self.library.cuGetErrorString(status, ctypes.byref(text))
+            raise RuntimeError(f"{name}: {(text.value or b'unknown').decode()} ({status})")
+
+
 class Instance:
     """A loaded cubin."""
 
-    def __init__(self, cupy, folder, entry):
-        self.entry, self.defines, self.kernel = entry, entry["defines"], entry["kernel"]
-        self.module = cupy.RawModule(path=str(folder / entry["cubin"]))
-        self.function = self.module.get_function(self.kernel)
+    def __init__(self, driver, folder, entry):
+        self.driver, self.entry = driver, entry
+        self.defines, self.kernel = entry["defines"], entry["kernel"]
+        image = (folder / entry["cubin"]).read_bytes()
+        module, self.function = ctypes.c_void_p(), ctypes.c_void_p()
+        driver.call("cuModuleLoadData", ctypes.byref(module), image)
+        driver.call("cuModuleGetFunction", ctypes.byref(self.function), module,
+                    self.kernel.encode())
         if entry["shared"] > LIMIT_SHARED:
-            self.function.max_dynamic_shared_size_bytes = entry["shared"]
-
-    def __getattr__(self, name):
-        return self.entry["defines"][name]
+            driver.call("cuFuncSetAttribute", self.function, MAX_DYNAMIC_SHARED, entry["shared"])
 
     def name(self):
         d = self.defines
@@ -96,16 +113,12 @@ class Instance:
         return tiles * product.batch * (product.chunks if self.split() else 1)
 
     def launch(self, product):
-        argument = Argument(product)
-        self.function((self.blocks(product),), (self.entry["threads"],), (argument,),
-                      shared_mem=self.entry["shared"])
-
-
-def Argument(product):
-    """A structure passed by value: cupy takes a numpy void scalar."""
-    import numpy
-
-    return numpy.frombuffer(bytes(product), dtype=numpy.dtype((numpy.void, 232)))[0]
+        blocks = self.blocks(product)
+        if blocks == 0:
+            return
+        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(product))
+        self.driver.call("cuLaunchKernel", self.function, blocks, 1, 1, self.entry["threads"], 1, 1,
+                         self.entry["shared"], self.driver.stream(), parameters, None)
 
 
 class Operands:
@@ -146,8 +159,8 @@ class Operands:
             instance.split() or out != torch.float32) else None
         self.product = Product(
             lhs=self.lhs.data_ptr(), rhs=self.rhs.data_ptr(), bias=self.bias.data_ptr(),
-            out=self.out.data_ptr(), totals=self.totals.data_ptr() if copies and
-            self.totals is not None else None,
+            out=self.out.data_ptr(),
+            totals=None if self.totals is None else self.totals.data_ptr(),
             rows=m, cols=n, reduction=k, lhs_row=lhs_row, lhs_red=lhs_red, rhs_red=rhs_red,
             rhs_col=rhs_col, out_row=self.start.shape[1], out_col=1, batch=1,
             bias_along=variant % 3, accumulate=int(d["OUT"] == F32 and variant % 2),
@@ -216,6 +229,16 @@ def check(torch, instance, fold, naive, chunk, deadline):
     return None
 
 
+def recorded(torch, call, repeat):
+    """A graph of `repeat` calls: small kernels are faster than Python launches them."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(repeat):
+            call()
+    graph.replay()
+    return graph.replay
+
+
 def paired(torch, ours, theirs, pairs, deadline):
     """Median of time(theirs) / time(ours), and our median time in seconds."""
     for _ in range(2):
@@ -225,6 +248,7 @@ def paired(torch, ours, theirs, pairs, deadline):
     ours()
     torch.cuda.synchronize()
     repeat = max(1, min(50, int(0.002 / max(time.time() - begin, 1e-6))))
+    ours, theirs = recorded(torch, ours, repeat), recorded(torch, theirs, repeat)
     ratios, times = [], []
     for pair in range(pairs):
         if pair >= 3 and time.time() > deadline:
@@ -232,8 +256,7 @@ def paired(torch, ours, theirs, pairs, deadline):
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(4)]
         for first, call in ((0, ours), (2, theirs)) if pair % 2 else ((2, theirs), (0, ours)):
             marks[first].record()
-            for _ in range(repeat):
-                call()
+            call()
             marks[first + 1].record()
         torch.cuda.synchronize()
         mine = marks[0].elapsed_time(marks[1])
@@ -273,21 +296,18 @@ def main():
     options = parser.parse_args()
     end = time.time() + options.seconds
 
-    import cupy
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(1)
-    # cupy launches on torch's stream, so events and order are torch's.
-    stream = cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
-    stream.use()
+    driver = Driver(torch)
 
     manifest = json.loads((options.folder / "manifest.json").read_text())
     chunk = manifest["chunk"]
     instances, failures = [], []
     for entry in manifest["instances"]:
         try:
-            instances.append(Instance(cupy, options.folder, entry))
+            instances.append(Instance(driver, options.folder, entry))
         except Exception as error:  # One bad cubin must not stop the rest.
             failures.append(f"{entry['cubin']} {entry['defines']}: {error}")
     by_dtypes = folds(instances)
