@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks, then times, dumped kernel instances on a GPU: needs torch and the driver, no NVRTC.
 
-Input is a folder that `check-kernels.py --out` wrote; it must hold a naive instance for each pair of
+Input is a folder that `check-kernels.py --out` wrote; it must hold a naive instance for each set of
 dtypes. Every instance is first compared, word by word, with the naive kernel on ragged shapes and
 special values, then timed against torch.mm (TF32 off), interleaved, as the median of paired ratios.
 An instance that fails is reported and left out; the time is bounded by --seconds.
