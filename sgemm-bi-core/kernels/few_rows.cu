@@ -73,7 +73,7 @@ __device__ __forceinline__ void multiply(float (&acc)[HELD][1], unsigned lhs, un
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     few_rows(const GRID_CONSTANT Product args) {
-    extern __shared__ __align__(128) unsigned char slots[];
+    extern __shared__ __align__(1024) unsigned char slots[];
     const Place place = place_of(args, ROWS, COLS, 1, RHS_ORDER == 0 ? RHS_WIDTH : 1, SPLIT);
     const int warp = threadIdx.x / 32;
     const int group = warp / COL_GROUPS;
@@ -91,16 +91,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int chunks = SPLIT ? 1 : args.chunks;
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) {
-        const long long left = args.reduction - first_k - static_cast<long long>(chunk) * CHUNK;
+        const long long done = SPLIT ? first_k : static_cast<long long>(chunk) * CHUNK;
+        const int length = static_cast<int>(min(args.reduction - done, 1ll * CHUNK));
         float acc[HELD][1] = {};
-        stream<STAGES, BK>(lhs, rhs, slots, static_cast<int>(min(left, 1ll * CHUNK)),
-                           [&](unsigned lhs_tile, unsigned rhs_tile) {
-                               if (group >= WORKING) return;
+        stream<STAGES, BK>(lhs, rhs, slots, length, [&](unsigned lhs_tile, unsigned rhs_tile) {
+            if (group >= WORKING) return;
 #pragma unroll 8
-                               for (int k = 0; k < BK; k += STEP) {
-                                   multiply(acc, lhs_tile, rhs_tile, first_row, col, k);
-                               }
-                           });
+            for (int k = 0; k < BK; k += STEP) {
+                multiply(acc, lhs_tile, rhs_tile, first_row, col, k);
+            }
+        });
         if (group >= WORKING) continue;
         end.template operator()<HELD, 1, 1>(
             acc, chunk, [&](int i) { return first_row + i; }, [&](int) { return col; });
