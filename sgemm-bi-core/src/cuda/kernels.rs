@@ -41,7 +41,8 @@ pub(crate) static FOLD: Source = source!("fold");
 pub(crate) const FOLD_BLOCK: u32 = 256;
 
 /// What sources include, by the names they use.
-static HEADERS: [Text<'static>; 2] = [
+static HEADERS: [Text<'static>; 3] = [
+    ("ptx.cuh", include_str!("../../kernels/ptx.cuh")),
     ("product.cuh", include_str!("../../kernels/product.cuh")),
     ("load.cuh", include_str!("../../kernels/load.cuh")),
 ];

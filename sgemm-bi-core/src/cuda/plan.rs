@@ -13,7 +13,7 @@ use crate::turn::{Axis, Form};
 use crate::{BatchDim, Dtype};
 use access::Access;
 use cut::Piece;
-use tiles::{FewRows, Tile};
+use tiles::{FewRows, Inputs, Tile};
 
 /// What a plan needs to know of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,8 +99,11 @@ pub(crate) fn plan(form: Form, kinds: Kinds, addresses: Addresses, gpu: Gpu) -> 
     let planner = Planner {
         kinds,
         gpu,
-        lhs: Access::of_lhs(&form, &repeats, kinds.element, lhs),
-        rhs: Access::of_rhs(&form, &repeats, kinds.element, rhs),
+        inputs: Inputs {
+            element: kinds.element,
+            lhs: Access::of_lhs(&form, &repeats, kinds.element, lhs),
+            rhs: Access::of_rhs(&form, &repeats, kinds.element, rhs),
+        },
     };
     let mut plan = Plan {
         turned: form.turned,
@@ -182,18 +185,16 @@ impl Way {
 struct Planner {
     kinds: Kinds,
     gpu: Gpu,
-    lhs: Access,
-    rhs: Access,
+    inputs: Inputs,
 }
 
 impl Planner {
     fn way(&self, form: &Form) -> Way {
         if form.rows <= FEW_ROWS {
-            return Way::FewRows(FewRows::of(form.rows, self.kinds.element));
+            return Way::FewRows(FewRows::of(form.rows, self.inputs, self.gpu));
         }
-        let along_lines = self.lhs.order == 0 && self.rhs.order == 0;
         let parts = entries(form).saturating_mul(chunks(form).max(1));
-        Way::Tile(tiles::choose(form, parts, along_lines, self.gpu))
+        Way::Tile(tiles::choose(form, parts, self.inputs, self.gpu))
     }
 
     /// Blocks of threads that compute a piece, one chunk after the other.
@@ -285,8 +286,8 @@ impl Planner {
             ("ELEMENT", kernels::dtype(self.kinds.element)),
             ("OUT", out),
             ("BIAS", bias),
-            ("RHS_ORDER", self.rhs.order),
-            ("RHS_WIDTH", self.rhs.width),
+            ("RHS_ORDER", self.inputs.rhs.order),
+            ("RHS_WIDTH", self.inputs.rhs.width),
             ("SPLIT", u32::from(split)),
         ]
     }
@@ -294,8 +295,8 @@ impl Planner {
     fn few_rows(&self, few: FewRows, split: bool) -> (Instance, u32, u32) {
         let ones = self.kinds.ones;
         // Rows are read along the reduction, whatever their layout.
-        let lhs_width = match self.lhs.order {
-            1 if !ones => self.lhs.width,
+        let lhs_width = match self.inputs.lhs.order {
+            1 if !ones => self.inputs.lhs.width,
             _ => 1,
         };
         let mut defines = self.common(split);
@@ -311,7 +312,10 @@ impl Planner {
 
     fn tile(&self, tile: Tile, split: bool) -> (Instance, u32, u32) {
         let mut defines = self.common(split);
-        defines.extend([("LHS_ORDER", self.lhs.order), ("LHS_WIDTH", self.lhs.width)]);
+        defines.extend([
+            ("LHS_ORDER", self.inputs.lhs.order),
+            ("LHS_WIDTH", self.inputs.lhs.width),
+        ]);
         defines.extend(tile.defines());
         let instance = Instance::new(&kernels::TILE, defines);
         (instance, tile.threads(), tile.shared())
