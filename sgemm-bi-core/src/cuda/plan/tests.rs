@@ -1,12 +1,16 @@
 //! Plans without a GPU: what the launches compute, element by element, against what the problem
 //! describes.
 
+mod problems;
+
 use std::collections::HashMap;
 
 use super::*;
 use crate::gemm::{Extents, batch_offsets};
 use crate::operands::Extent;
 use crate::{BiasGradient, Gemm, Shape, View, WeightLayout};
+pub(in crate::cuda) use problems::sample;
+use problems::{Random, random};
 
 const H200: Gpu = Gpu {
     arch: 90,
@@ -21,22 +25,6 @@ const PASCAL: Gpu = Gpu {
 
 /// The addresses of a fresh allocation.
 const ALIGNED: Addresses = Addresses { lhs: 0, rhs: 0 };
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) % bound as u64) as usize
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
-    }
-}
 
 fn kinds(gemm: &Gemm) -> Kinds {
     Kinds {
@@ -216,63 +204,6 @@ fn lengths(gemm: &Gemm) -> Extents {
         }),
         out: extent(gemm.out_dtype()),
     }
-}
-
-/// A product of any sizes, strides, batch and epilogue; its output nested in any order, with gaps.
-fn random(random: &mut Random) -> Gemm {
-    let dtype = random.pick(&[Dtype::F32, Dtype::BF16, Dtype::F16]);
-    let sizes = [0, 1, 1, 2, 3, 8, 16, 17, 40];
-    let (m, n) = (random.pick(&sizes), random.pick(&sizes));
-    let k = random.pick(&[0, 1, 2, 7, 4096, 4097, 20000]);
-    let lens: Vec<usize> = (0..random.below(6))
-        .map(|_| random.pick(&[1, 2, 2, 3]))
-        .collect();
-    let mut gemm = match random.below(3) {
-        0 => Gemm::matmul(Shape { m, k, n }, dtype),
-        1 => Gemm::forward(Shape { m, k, n }, dtype, WeightLayout::OutIn),
-        _ => {
-            Gemm::forward(Shape { m, k, n }, dtype, WeightLayout::InOut).with_out_dtype(Dtype::F32)
-        }
-    };
-    if random.below(2) == 0 {
-        gemm = gemm.with_bias(random.pick(&[dtype, Dtype::F32]));
-    }
-    if gemm.out_dtype() == Dtype::F32 && random.below(2) == 0 {
-        gemm = gemm.accumulating();
-    }
-    let mut order: Vec<usize> = (0..lens.len() + 2).collect();
-    for i in (1..order.len()).rev() {
-        order.swap(i, random.below(i + 1));
-    }
-    let size = |dim: usize| [&lens[..], &[m, n]].concat()[dim].max(1);
-    let gaps = random.below(2);
-    let (mut strides, mut step) = (vec![0; order.len()], 1);
-    for dim in order {
-        strides[dim] = step;
-        step = step * size(dim) + gaps * random.below(2);
-    }
-    let dense = random.below(2) == 0;
-    let mut stride = |dense_stride: usize| match dense {
-        true => dense_stride,
-        false => random.pick(&[0, 1, 3, dense_stride]),
-    };
-    let view = |row_stride, col_stride| View {
-        offset: 5,
-        row_stride,
-        col_stride,
-    };
-    let (lhs, rhs) = (view(stride(k), stride(1)), view(stride(n), stride(1)));
-    let out = view(strides[lens.len()], strides[lens.len() + 1]);
-    gemm = gemm.with_views(lhs, rhs, out);
-    for (i, &len) in lens.iter().enumerate() {
-        gemm = gemm.with_batch(BatchDim {
-            len,
-            lhs_stride: stride(m * k),
-            rhs_stride: stride(0),
-            out_stride: strides[i],
-        });
-    }
-    gemm
 }
 
 #[test]
@@ -510,50 +441,4 @@ fn too_many_chunks_are_refused() {
     assert!(check_reduction("matmul", 1 << 42).is_ok());
     let error = check_reduction("matmul", 1 << 44).unwrap_err();
     assert!(error.to_string().contains("overflows"), "{error}");
-}
-
-/// Instances of every kernel, as plans choose them: each tile, few rows and bias gradients, in
-/// several dtypes and layouts, split or not.
-pub(in crate::cuda) fn sample() -> Vec<Instance> {
-    let mut instances = Vec::new();
-    let mut add = |plan: Plan| {
-        for step in plan.steps {
-            if !instances.contains(&step.instance) {
-                instances.push(step.instance);
-            }
-        }
-    };
-    for dtype in [Dtype::F32, Dtype::BF16, Dtype::F16] {
-        for (m, k, n) in [(70, 70, 70), (4096, 64, 4096), (1, 9000, 64), (16, 64, 33)] {
-            let shape = Shape { m, k, n };
-            let layout = if m == 1 {
-                WeightLayout::InOut
-            } else {
-                WeightLayout::OutIn
-            };
-            add(plan_of(
-                &Gemm::forward(shape, dtype, layout).with_bias(dtype),
-            ));
-        }
-        let shape = Shape {
-            m: 9000,
-            k: 512,
-            n: 512,
-        };
-        add(plan_of(&Gemm::weight_gradient(
-            shape,
-            dtype,
-            WeightLayout::InOut,
-        )));
-        let problem = BiasGradient::new(64, 40, dtype);
-        let kinds = Kinds {
-            element: dtype,
-            out: Dtype::F32,
-            bias: None,
-            accumulate: false,
-            ones: true,
-        };
-        add(plan(Form::of_bias_gradient(&problem), kinds, ALIGNED, H200));
-    }
-    instances
 }
