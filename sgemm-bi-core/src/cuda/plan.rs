@@ -74,7 +74,7 @@ const WORKSPACE_LIMIT: u64 = 512 << 20;
 
 /// Plans a validated product.
 pub(crate) fn plan(form: Form, kinds: Kinds, addresses: Addresses, gpu: Gpu) -> Plan {
-    let mut form = form.settled();
+    // Without an output, strides may be too large to compute with.
     if form.rows == 0 || form.cols == 0 || form.dims.iter().any(|dim| dim.len == 0) {
         return Plan {
             turned: form.turned,
@@ -83,6 +83,7 @@ pub(crate) fn plan(form: Form, kinds: Kinds, addresses: Addresses, gpu: Gpu) -> 
             workspace: 0,
         };
     }
+    let mut form = form.settled();
     // Ones have no layout to prefer, and stay the first operand.
     if !kinds.ones && form.rows > FEW_ROWS && form.cols <= FEW_ROWS {
         form = form.transposed();

@@ -132,14 +132,16 @@ fn length(
     view.offset + spans.sum::<usize>() + 1
 }
 
-#[test]
-fn random_products_have_the_bits_of_the_cpu() {
-    let Some(cuda) = Cuda::new() else { return };
+/// Compares random products on the CPU with an engine that is chosen for each, and says which part.
+fn differences(
+    count: usize,
+    mut engine: impl FnMut(&mut Random) -> Box<dyn Engine>,
+) -> Vec<String> {
     let best = Simd::available().last().expect("there is always one");
     let cpu = Cpu::new(best, 4);
     let mut random = Random(SplitMix64(20_261_201));
     let mut wrong = Vec::new();
-    for i in 0..PROBLEMS {
+    for i in 0..count {
         let mut gemm = random.product();
         if random.flag() {
             gemm = random.scattered(gemm);
@@ -148,18 +150,14 @@ fn random_products_have_the_bits_of_the_cpu() {
         let (m, k, n) = (gemm.rows(), gemm.reduction(), gemm.cols());
         let seed = 8 * i as u64;
         let fill = |dtype, len, operand| data.fill(dtype, len, seed + operand);
-        let lhs = fill(
-            gemm.dtype(),
-            length(&gemm, gemm.lhs(), (m, k), |d| d.lhs_stride),
-            0,
-        );
-        let rhs = fill(
-            gemm.dtype(),
-            length(&gemm, gemm.rhs(), (k, n), |d| d.rhs_stride),
-            1,
+        let lhs_len = length(&gemm, gemm.lhs(), (m, k), |dim| dim.lhs_stride);
+        let rhs_len = length(&gemm, gemm.rhs(), (k, n), |dim| dim.rhs_stride);
+        let out_len = length(&gemm, gemm.out(), (m, n), |dim| dim.out_stride) + 5;
+        let (lhs, rhs) = (
+            fill(gemm.dtype(), lhs_len, 0),
+            fill(gemm.dtype(), rhs_len, 1),
         );
         let bias = gemm.bias().map(|dtype| fill(dtype, n, 2));
-        let out_len = length(&gemm, gemm.out(), (m, n), |d| d.out_stride) + 5;
         let start = fill(gemm.out_dtype(), out_len, 3);
         let run = |engine: &dyn Engine| {
             let mut out = start.clone();
@@ -171,28 +169,42 @@ fn random_products_have_the_bits_of_the_cpu() {
             done.unwrap_or_else(|error| panic!("{}: {error}: {gemm:?}", engine.name()));
             out.all_bits()
         };
-        let expected = run(&cpu);
-        let shifted = cuda.shifted(random.pick(&[0, 0, 1, 8]));
-        let got = run(&shifted);
+        let engine = engine(&mut random);
+        let (got, expected) = (run(&*engine), run(&cpu));
         if let Err(message) = compare_bits(gemm.out_dtype(), &[out_len], &got, &expected) {
             wrong.push(format!(
-                "{i}: {message}: {data:?}, shift {}, {gemm:?}",
-                shifted.shift
+                "{i}: {}: {message}: {data:?}, {gemm:?}",
+                engine.name()
             ));
         }
     }
-    println!("{PROBLEMS} products compared");
-    let shown = wrong
-        .iter()
-        .take(20)
-        .cloned()
-        .collect::<Vec<_>>()
-        .join("\n");
+    wrong
+}
+
+fn assert_none(wrong: &[String], count: usize) {
+    println!("{count} products compared");
+    let shown = wrong[..wrong.len().min(20)].join("\n");
     assert!(
         wrong.is_empty(),
-        "{} of {PROBLEMS} differ:\n{shown}",
+        "{} of {count} differ:\n{shown}",
         wrong.len()
     );
+}
+
+#[test]
+fn random_products_have_the_bits_of_the_cpu() {
+    let Some(cuda) = Cuda::new() else { return };
+    let wrong = differences(PROBLEMS, |random| {
+        Box::new(cuda.shifted(random.pick(&[0, 0, 1, 8])))
+    });
+    assert_none(&wrong, PROBLEMS);
+}
+
+/// Without a GPU: the random problems are sound.
+#[test]
+fn two_forms_of_the_cpu_engine_agree_on_some_of_them() {
+    let wrong = differences(150, |_| Box::new(Cpu::new(Simd::Portable, 1)));
+    assert_none(&wrong, 150);
 }
 
 #[test]

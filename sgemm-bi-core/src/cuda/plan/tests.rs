@@ -279,7 +279,14 @@ fn nothing_is_launched_for_nothing() {
         rhs_stride: 0,
         out_stride: 16,
     });
-    for gemm in [none, no_entry] {
+    let far = View {
+        offset: usize::MAX,
+        row_stride: usize::MAX,
+        col_stride: usize::MAX,
+    };
+    let no_column = Gemm::matmul(Shape { m: 2, k: 1, n: 0 }, Dtype::F32);
+    let no_column = no_column.with_views(far, far, View::row_major(0));
+    for gemm in [none, no_entry, no_column] {
         let plan = plan_of(&gemm);
         assert_eq!((plan.steps.len(), plan.workspace), (0, 0));
     }
