@@ -28,6 +28,7 @@ static_assert(CHUNK % BK == 0 && BK % 64 == 0, "tiles of the reduction do not cr
 static_assert(!ONES || ROWS == 1, "a row of ones");
 
 constexpr int STEP = 16 / sizeof(Stored);  // elements of a vector
+constexpr int UNROLLED = 8 / HELD;         // steps that the loop writes out: loads run ahead
 
 // STEP elements of line `line` from k on, a multiple of STEP, in a tile of ORDER 1.
 template <int LINES>
@@ -96,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         float acc[HELD][1] = {};
         stream<STAGES, BK>(lhs, rhs, slots, length, [&](unsigned lhs_tile, unsigned rhs_tile) {
             if (group >= WORKING) return;
-#pragma unroll 8
+#pragma unroll UNROLLED
             for (int k = 0; k < BK; k += STEP) {
                 multiply(acc, lhs_tile, rhs_tile, first_row, col, k);
             }

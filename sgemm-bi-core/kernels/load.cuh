@@ -265,7 +265,7 @@ __device__ __forceinline__ void stream(Lhs& lhs, Rhs& rhs, unsigned char* storag
         rhs.settle(reinterpret_cast<typename Rhs::Stored*>(to + Lhs::BYTES));
     };
     __syncthreads();
-#pragma unroll
+#pragma unroll 1
     for (int s = 0; s < SLOTS - 1; ++s) {
         if (s * DEPTH < length) {
             fetch(s, length - s * DEPTH);
