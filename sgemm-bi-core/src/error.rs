@@ -160,4 +160,142 @@ pub enum Error {
         /// What the thread pool said.
         source: rayon::ThreadPoolBuildError,
     },
+
+    /// The GPU's driver is not there.
+    #[cfg(feature = "cuda")]
+    #[error("no NVIDIA driver: {looked}. Install the driver of the GPU")]
+    NoDriver {
+        /// What the loader said.
+        looked: String,
+    },
+
+    /// There is no GPU with this ordinal.
+    #[cfg(feature = "cuda")]
+    #[error("no GPU with ordinal {ordinal}: the driver shows {count}")]
+    NoDevice {
+        /// The ordinal asked for.
+        ordinal: usize,
+        /// GPUs that there are.
+        count: usize,
+    },
+
+    /// A call of the driver failed.
+    #[cfg(feature = "cuda")]
+    #[error("the driver could not {what}: {source}")]
+    Driver {
+        /// What was attempted.
+        what: &'static str,
+        /// What the driver said.
+        source: cudarc::driver::DriverError,
+    },
+
+    /// The run-time compiler is not there, or none that serves the GPU and its driver.
+    #[cfg(feature = "cuda")]
+    #[error(
+        "no usable NVRTC, the compiler of the CUDA toolkit. Install the toolkit of CUDA {major}, or the PyPI package {package} in the active environment, or name the library in {variable}. Looked at:\n  {looked}"
+    )]
+    NoNvrtc {
+        /// The major version to install.
+        major: i32,
+        /// The package to install.
+        package: &'static str,
+        /// The environment variable that names a library.
+        variable: &'static str,
+        /// Every place that was looked at, and why it did not serve.
+        looked: String,
+    },
+
+    /// The run-time compiler does not compile for the GPU.
+    #[cfg(feature = "cuda")]
+    #[error("NVRTC {}.{} ({from}) does not compile for sm_{arch}", nvrtc.0, nvrtc.1)]
+    UnsupportedArch {
+        /// The GPU's compute capability: 90 for 9.0.
+        arch: u32,
+        /// The compiler's version.
+        nvrtc: (i32, i32),
+        /// Where the compiler was found.
+        from: String,
+    },
+
+    /// A kernel could not be compiled.
+    #[cfg(feature = "cuda")]
+    #[error("NVRTC {nvrtc} could not compile `{kernel}` with {flags}: {what}\n{log}")]
+    Compile {
+        /// The kernel's file.
+        kernel: String,
+        /// The compiler's flags.
+        flags: String,
+        /// The compiler's version, and where it was found.
+        nvrtc: String,
+        /// What failed.
+        what: String,
+        /// The compiler's log.
+        log: String,
+    },
+
+    /// An address is not one of device memory.
+    #[cfg(feature = "cuda")]
+    #[error("{op}: {argument} is not in device memory: {address:#x} is {got}")]
+    NotDeviceMemory {
+        /// The operation.
+        op: &'static str,
+        /// The argument at fault.
+        argument: &'static str,
+        /// The address.
+        address: u64,
+        /// What it is.
+        got: &'static str,
+    },
+
+    /// An operand is in another GPU's memory.
+    #[cfg(feature = "cuda")]
+    #[error("{op}: {argument} is on another device: expected {expected}, got {got}")]
+    WrongDevice {
+        /// The operation.
+        op: &'static str,
+        /// The argument at fault.
+        argument: &'static str,
+        /// The engine's device.
+        expected: usize,
+        /// The operand's device.
+        got: usize,
+    },
+
+    /// An allocation ends before the operand that is said to be in it.
+    #[cfg(feature = "cuda")]
+    #[error("{op}: {argument} is longer than its allocation: expected {expected} bytes, got {got}")]
+    AllocationTooSmall {
+        /// The operation.
+        op: &'static str,
+        /// The argument at fault.
+        argument: &'static str,
+        /// Bytes of the operand.
+        expected: u64,
+        /// Bytes from its address to the end of the allocation.
+        got: u64,
+    },
+
+    /// An address is not a multiple of its elements' size.
+    #[cfg(feature = "cuda")]
+    #[error("{op}: {argument} is misaligned for {dtype}: {address:#x}")]
+    Misaligned {
+        /// The operation.
+        op: &'static str,
+        /// The argument at fault.
+        argument: &'static str,
+        /// The element type.
+        dtype: Dtype,
+        /// The address.
+        address: u64,
+    },
+
+    /// A call cannot be recorded in a graph as things are.
+    #[cfg(feature = "cuda")]
+    #[error("{op}: the stream records a graph, and {what}")]
+    CaptureNotPrepared {
+        /// The operation.
+        op: &'static str,
+        /// What is missing, and what to do about it.
+        what: String,
+    },
 }

@@ -6,6 +6,8 @@ use crate::error::Error;
 use crate::{Dtype, Tier};
 
 pub(crate) use validate::check_bounds;
+#[cfg(feature = "cuda")]
+pub(crate) use validate::{BIAS_GRADIENT, Extents};
 
 /// The sizes of a linear layer's products: `m` rows of the batch, `k` inputs, `n` outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -26,6 +26,8 @@
 
 pub mod contract;
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod dtype;
 mod error;
 mod gemm;
@@ -34,9 +36,12 @@ mod operands;
 pub mod reference;
 mod rows;
 pub mod tensor_core;
+mod turn;
 
 pub use contract::{TensorCoreModel, Tier};
 pub use cpu::CpuEngine;
+#[cfg(feature = "cuda")]
+pub use cuda::CudaEngine;
 pub use dtype::{Dtype, Element};
 pub use error::{Error, Result};
 pub use gemm::{BatchDim, BiasGradient, Gemm, Op, Shape, View, WeightLayout};

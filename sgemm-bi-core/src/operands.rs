@@ -28,6 +28,22 @@ pub enum SliceMut<'a> {
     F16(&'a mut [f16]),
 }
 
+/// What checks see of a slice, wherever it lies: its dtype and its number of elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub dtype: Dtype,
+    pub len: usize,
+}
+
+impl From<SliceRef<'_>> for Extent {
+    fn from(slice: SliceRef<'_>) -> Self {
+        Extent {
+            dtype: slice.dtype(),
+            len: slice.len(),
+        }
+    }
+}
+
 /// Evaluates an expression with the slice inside a [`SliceRef`] or [`SliceMut`], whatever its type.
 macro_rules! with_slice {
     ($kind:ident, $value:expr, $slice:ident => $body:expr) => {

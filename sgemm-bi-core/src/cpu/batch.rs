@@ -1,9 +1,9 @@
-//! Batches: folds the dimensions that are rows in disguise, and shares the threads out between
-//! and inside the entries that remain.
+//! Batches: shares the threads out between and inside the entries that remain when dimensions that
+//! are rows in disguise have become rows.
 
 use super::driver::{self, for_each};
 use super::isa::Isa;
-use super::product::{Axis, Product};
+use super::product::Product;
 use super::scratch::Pool;
 use super::{short_reduction, small_m};
 use crate::BatchDim;
@@ -37,31 +37,11 @@ impl<'a> Batch<'a> {
     /// The batch of `dims` that begins with `first`, folded and turned so that the output's
     /// contiguous direction, if any, is its columns'.
     pub fn new(first: Product<'a>, dims: &[BatchDim]) -> Self {
-        let mut product = first;
-        let mut dims: Vec<_> = dims.iter().copied().filter(|dim| dim.len != 1).collect();
-        if product.reduction == 0 {
-            // Nothing is read, so the inputs' strides may be too large to compute with.
-            for matrix in [&mut product.lhs, &mut product.rhs] {
-                (matrix.row_stride, matrix.col_stride) = (0, 0);
-            }
-            for dim in &mut dims {
-                (dim.lhs_stride, dim.rhs_stride) = (0, 0);
-            }
+        let form = first.form(dims).settled();
+        Batch {
+            product: first.with_form(&form),
+            dims: form.dims,
         }
-        while let Some(&dim) = dims.last()
-            && let Some(folded) = fold(product, dim)
-        {
-            product = folded;
-            dims.pop();
-        }
-        let out = product.out;
-        if out.col_stride != 1 && out.row_stride == 1 && product.rows > 1 {
-            product = product.transposed();
-            for dim in &mut dims {
-                (dim.lhs_stride, dim.rhs_stride) = (dim.rhs_stride, dim.lhs_stride);
-            }
-        }
-        Batch { product, dims }
     }
 
     fn entries(&self) -> usize {
@@ -117,21 +97,4 @@ impl<'a> Batch<'a> {
             }
         });
     }
-}
-
-/// The product that has the rows of every entry along `dim`, if they lie one after the other.
-fn fold(product: Product<'_>, dim: BatchDim) -> Option<Product<'_>> {
-    if product.bias.is_some_and(|bias| bias.along == Axis::Rows) || dim.rhs_stride != 0 {
-        return None;
-    }
-    let mut folded = product;
-    folded.rows = product.rows * dim.len;
-    if product.rows == 1 {
-        folded.lhs.row_stride = dim.lhs_stride;
-        folded.out.row_stride = dim.out_stride;
-        return Some(folded);
-    }
-    let continues = product.rows * product.lhs.row_stride == dim.lhs_stride
-        && product.rows * product.out.row_stride == dim.out_stride;
-    continues.then_some(folded)
 }

@@ -1,7 +1,10 @@
 //! One matrix product without batch, as the paths of the engine see it: raw views and sizes.
 
 use crate::operands::with_slice;
-use crate::{Dtype, Gemm, Operands, SliceRef};
+use crate::turn::{Form, Strides};
+use crate::{BatchDim, Dtype, Gemm, Operands, SliceRef};
+
+pub(super) use crate::turn::Axis;
 
 /// An input matrix: element (i, j) is `i · row_stride + j · col_stride` elements of `dtype` after
 /// `start`.
@@ -20,13 +23,6 @@ pub(super) struct Output {
     pub dtype: Dtype,
     pub row_stride: usize,
     pub col_stride: usize,
-}
-
-/// A dimension of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Axis {
-    Rows,
-    Cols,
 }
 
 /// A bias: one value for each index along `along`.
@@ -124,6 +120,54 @@ impl<'a> Product<'a> {
                 start: self.out.start.wrapping_byte_add(out_bytes),
                 ..self.out
             },
+            ..self
+        }
+    }
+
+    /// The form of a batch of `dims` that begins with this product.
+    pub fn form(&self, dims: &[BatchDim]) -> Form {
+        let strides = |matrix: &Matrix| Strides {
+            row: matrix.row_stride,
+            col: matrix.col_stride,
+        };
+        Form {
+            rows: self.rows,
+            cols: self.cols,
+            reduction: self.reduction,
+            lhs: strides(&self.lhs),
+            rhs: strides(&self.rhs),
+            out: Strides {
+                row: self.out.row_stride,
+                col: self.out.col_stride,
+            },
+            bias: self.bias.map(|bias| bias.along),
+            dims: dims.to_vec(),
+            turned: false,
+        }
+    }
+
+    /// The same data seen as a settled form of this product has it.
+    pub fn with_form(self, form: &Form) -> Self {
+        let (first, second) = match form.turned {
+            false => (self.lhs, self.rhs),
+            true => (self.rhs, self.lhs),
+        };
+        let matrix = |matrix: Matrix, strides: Strides| Matrix {
+            row_stride: strides.row,
+            col_stride: strides.col,
+            ..matrix
+        };
+        Product {
+            rows: form.rows,
+            cols: form.cols,
+            lhs: matrix(first, form.lhs),
+            rhs: matrix(second, form.rhs),
+            out: Output {
+                row_stride: form.out.row,
+                col_stride: form.out.col,
+                ..self.out
+            },
+            bias: (self.bias.zip(form.bias)).map(|(bias, along)| Bias { along, ..bias }),
             ..self
         }
     }

@@ -2,7 +2,17 @@
 
 use super::{BatchDim, BiasGradient, Gemm, View};
 use crate::error::{Error, Result};
+use crate::operands::Extent;
 use crate::{Dtype, Operands, SliceMut, SliceRef, Tier};
+
+/// What the checks see of a product's operands, wherever they lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Extents {
+    pub lhs: Extent,
+    pub rhs: Extent,
+    pub bias: Option<Extent>,
+    pub out: Extent,
+}
 
 impl Gemm {
     /// Checks the description against its operands: dtypes, lengths, bounds, the output's
@@ -11,6 +21,16 @@ impl Gemm {
     /// After `Ok(())` every index that the views address lies inside its slice, no two output
     /// elements share an address, and no size or offset computed from the description overflows.
     pub fn validate(&self, operands: &Operands<'_>) -> Result<()> {
+        self.check(&Extents {
+            lhs: operands.lhs.into(),
+            rhs: operands.rhs.into(),
+            bias: operands.bias.map(Extent::from),
+            out: operands.out.as_ref().into(),
+        })
+    }
+
+    /// [`validate`](Gemm::validate), for operands in any memory.
+    pub(crate) fn check(&self, operands: &Extents) -> Result<()> {
         let op = self.op.name();
         let expect_dtype = |argument, expected, got| {
             if expected == got {
@@ -24,9 +44,9 @@ impl Gemm {
                 })
             }
         };
-        expect_dtype("lhs", self.dtype, operands.lhs.dtype())?;
-        expect_dtype("rhs", self.dtype, operands.rhs.dtype())?;
-        expect_dtype("out", self.out_dtype, operands.out.dtype())?;
+        expect_dtype("lhs", self.dtype, operands.lhs.dtype)?;
+        expect_dtype("rhs", self.dtype, operands.rhs.dtype)?;
+        expect_dtype("out", self.out_dtype, operands.out.dtype)?;
         if self.accumulate && self.out_dtype != Dtype::F32 {
             return Err(Error::AccumulateDtype {
                 op,
@@ -38,7 +58,7 @@ impl Gemm {
         {
             return Err(self.unsupported_tier("the contract"));
         }
-        self.validate_bias(operands.bias)?;
+        self.check_bias(operands.bias)?;
 
         let work = self.batch.iter().map(|dim| dim.len);
         let work = work.chain([self.rows, self.cols, self.reduction.max(1)]);
@@ -69,13 +89,13 @@ impl Gemm {
         let out = dims(rows, cols, self.out, |dim| dim.out_stride);
         // Without an output nothing is read, but no offset may overflow either.
         let inputs = |len| if self.is_empty() { usize::MAX } else { len };
-        check_bounds(op, "lhs", self.lhs.offset, &lhs, inputs(operands.lhs.len()))?;
-        check_bounds(op, "rhs", self.rhs.offset, &rhs, inputs(operands.rhs.len()))?;
-        check_bounds(op, "out", self.out.offset, &out, operands.out.len())?;
+        check_bounds(op, "lhs", self.lhs.offset, &lhs, inputs(operands.lhs.len))?;
+        check_bounds(op, "rhs", self.rhs.offset, &rhs, inputs(operands.rhs.len))?;
+        check_bounds(op, "out", self.out.offset, &out, operands.out.len)?;
         check_no_overlap(op, out)
     }
 
-    fn validate_bias(&self, bias: Option<SliceRef<'_>>) -> Result<()> {
+    fn check_bias(&self, bias: Option<Extent>) -> Result<()> {
         let op = self.op.name();
         match (self.bias, bias) {
             (None, None) => Ok(()),
@@ -90,7 +110,7 @@ impl Gemm {
                 got: "none",
             }),
             (Some(expected), Some(bias)) => {
-                let got = bias.dtype();
+                let got = bias.dtype;
                 if expected != Dtype::F32 && expected != self.dtype {
                     return Err(Error::BiasDtype {
                         op,
@@ -106,8 +126,8 @@ impl Gemm {
                         got,
                     });
                 }
-                if bias.len() != self.cols {
-                    let (expected, got) = (self.cols, bias.len());
+                if bias.len != self.cols {
+                    let (expected, got) = (self.cols, bias.len);
                     return Err(Error::LengthMismatch {
                         op,
                         argument: "bias",
@@ -121,12 +141,20 @@ impl Gemm {
     }
 }
 
+/// The bias gradient's name in messages.
+pub(crate) const BIAS_GRADIENT: &str = "bias gradient";
+
 impl BiasGradient {
     /// Checks the description against dY and db, as [`Gemm::validate`] does.
     pub fn validate(&self, dy: SliceRef<'_>, db: &SliceMut<'_>) -> Result<()> {
-        let op = "bias gradient";
-        if dy.dtype() != self.dtype {
-            let (expected, got) = (self.dtype, dy.dtype());
+        self.check(dy.into(), db.as_ref().into())
+    }
+
+    /// [`validate`](BiasGradient::validate), for operands in any memory.
+    pub(crate) fn check(&self, dy: Extent, db: Extent) -> Result<()> {
+        let op = BIAS_GRADIENT;
+        if dy.dtype != self.dtype {
+            let (expected, got) = (self.dtype, dy.dtype);
             return Err(Error::DtypeMismatch {
                 op,
                 argument: "dy",
@@ -134,8 +162,8 @@ impl BiasGradient {
                 got,
             });
         }
-        if db.dtype() != Dtype::F32 {
-            let (expected, got) = (Dtype::F32, db.dtype());
+        if db.dtype != Dtype::F32 {
+            let (expected, got) = (Dtype::F32, db.dtype);
             return Err(Error::DtypeMismatch {
                 op,
                 argument: "db",
@@ -143,8 +171,8 @@ impl BiasGradient {
                 got,
             });
         }
-        if db.len() != self.cols {
-            let (expected, got) = (self.cols, db.len());
+        if db.len != self.cols {
+            let (expected, got) = (self.cols, db.len);
             return Err(Error::LengthMismatch {
                 op,
                 argument: "db",
@@ -158,7 +186,7 @@ impl BiasGradient {
             col_stride,
         } = self.view;
         let dims = [(self.rows, row_stride), (self.cols, col_stride)];
-        check_bounds(op, "dy", offset, &dims, dy.len())?;
+        check_bounds(op, "dy", offset, &dims, dy.len)?;
         // Strides of zero make any number of rows fit.
         match self.rows.checked_mul(self.cols) {
             Some(_) => Ok(()),

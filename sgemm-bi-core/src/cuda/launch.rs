@@ -1,0 +1,145 @@
+//! Carries out a plan on a stream: kernels, workspace, launches.
+
+use cudarc::driver::{CudaStream, result, sys::CUdeviceptr};
+
+use super::args::Product;
+use super::driver::{Driver, driver};
+use super::kernels::{Function, Kernels};
+use super::plan::{Plan, Step};
+use crate::error::{Error, Result};
+use crate::gemm::batch_offsets;
+
+/// Addresses of a problem's operands: the elements that its views begin with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bases {
+    pub lhs: CUdeviceptr,
+    pub rhs: CUdeviceptr,
+    pub bias: CUdeviceptr,
+    pub out: CUdeviceptr,
+    /// Bytes of an element of the inputs and of the output.
+    pub sizes: (usize, usize),
+}
+
+/// The kernels of a plan's steps, compiled and loaded where that is not done yet.
+///
+/// Errors: [`Error::CaptureNotPrepared`] if that would be needed while the stream records a graph.
+pub(super) fn functions(
+    op: &'static str,
+    plan: &Plan,
+    kernels: &Kernels,
+    stream: &CudaStream,
+) -> Result<Vec<Function>> {
+    let function = |step: &Step| match kernels.loaded(&step.instance) {
+        Some(function) => Ok(function),
+        None if Driver::is_capturing(stream)? => Err(Error::CaptureNotPrepared {
+            op,
+            what: format!(
+                "the kernel `{}` is not loaded: call `prepare` for this problem before",
+                step.instance
+            ),
+        }),
+        None => kernels.load(&step.instance, step.shared),
+    };
+    plan.steps.iter().map(function).collect()
+}
+
+/// Launches every step of a plan, for every entry that is repeated.
+///
+/// # Safety
+///
+/// As of [`Driver::launch`], for every operand of a validated problem that the plan was made for;
+/// the stream's context is bound.
+pub(super) unsafe fn run(
+    op: &'static str,
+    plan: &Plan,
+    functions: &[Function],
+    bases: Bases,
+    stream: &CudaStream,
+) -> Result<()> {
+    if plan.steps.is_empty() {
+        return Ok(());
+    }
+    let workspace = Workspace::new(op, plan.workspace, stream)?;
+    let repeats: usize = plan.repeats.iter().map(|dim| dim.len).product();
+    let (lhs, rhs) = match plan.turned {
+        false => (bases.lhs, bases.rhs),
+        true => (bases.rhs, bases.lhs),
+    };
+    for entry in 0..repeats {
+        let (lhs_offset, rhs_offset, out_offset) = batch_offsets(&plan.repeats, entry);
+        let (input, output) = bases.sizes;
+        let bytes = |elements: usize, size: usize| (elements * size) as u64;
+        for (step, &function) in plan.steps.iter().zip(functions) {
+            let args = Product {
+                lhs: lhs + bytes(lhs_offset, input) + step.args.lhs,
+                rhs: rhs + bytes(rhs_offset, input) + step.args.rhs,
+                bias: bases.bias + step.args.bias,
+                out: bases.out + bytes(out_offset, output) + step.args.out,
+                totals: workspace.address,
+                ..step.args
+            };
+            // SAFETY: the caller's promise, and a plan addresses what its problem does.
+            unsafe { Driver::launch(stream, function, step, args) }?;
+        }
+    }
+    workspace.free()
+}
+
+/// Memory of the stream's pool, for the launches between its allocation and its release in the
+/// stream's order. In a graph both are nodes of it, so every replay has its own turn.
+struct Workspace<'a> {
+    address: CUdeviceptr,
+    stream: &'a CudaStream,
+}
+
+impl<'a> Workspace<'a> {
+    fn new(op: &'static str, bytes: u64, stream: &'a CudaStream) -> Result<Self> {
+        let address = match bytes {
+            0 => 0,
+            // SAFETY: the stream is live, and only the launches of one call use the memory.
+            _ if stream.context().has_async_alloc() => {
+                unsafe { result::malloc_async(stream.cu_stream(), bytes as usize) }
+                    .map_err(driver("allocate workspace"))?
+            }
+            _ if Driver::is_capturing(stream)? => {
+                let what = format!(
+                    "{bytes} bytes of workspace are needed: this device has no pool for them"
+                );
+                return Err(Error::CaptureNotPrepared { op, what });
+            }
+            // SAFETY: as above.
+            _ => unsafe { result::malloc_sync(bytes as usize) }
+                .map_err(driver("allocate workspace"))?,
+        };
+        Ok(Workspace { address, stream })
+    }
+
+    /// Releases the memory once the launches before have run.
+    fn free(mut self) -> Result<()> {
+        self.release()
+    }
+
+    fn release(&mut self) -> Result<()> {
+        let address = std::mem::take(&mut self.address);
+        if address == 0 {
+            return Ok(());
+        }
+        if self.stream.context().has_async_alloc() {
+            // SAFETY: allocated on this stream, and released once.
+            unsafe { result::free_async(address, self.stream.cu_stream()) }
+        } else {
+            // SAFETY: nothing uses the memory after the launches that the stream has run.
+            self.stream
+                .synchronize()
+                .and_then(|()| unsafe { result::free_sync(address) })
+        }
+        .map_err(driver("release workspace"))
+    }
+}
+
+impl Drop for Workspace<'_> {
+    fn drop(&mut self) {
+        // After a failed launch; its error is the one to report.
+        let _ = self.release();
+    }
+}
