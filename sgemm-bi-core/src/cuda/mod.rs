@@ -14,6 +14,8 @@ mod launch;
 mod nvrtc;
 mod operands;
 mod plan;
+mod rows;
+mod targets;
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -30,6 +32,8 @@ use kernels::Kernels;
 use launch::Bases;
 pub use operands::{CudaOperands, DeviceSlice, DeviceSliceMut};
 use plan::{Addresses, Gpu, Kinds, Plan};
+pub use rows::RowOp;
+pub use targets::{DeviceTargets, TargetType};
 
 /// An engine on a GPU.
 ///
