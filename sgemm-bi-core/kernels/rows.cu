@@ -15,6 +15,7 @@ enum {
     CROSS_ENTROPY_BACKWARD = 3,  // out = dlogits, from the same and grad, one element
     MEAN = 4,                    // out = the mean of x, one row
     CHECK_TARGETS = 5,           // out = the least of itself and the rows with a wrong target
+    ROUND = 6,                   // out = x
 };
 
 // Mirrored by the host; strides in elements.
@@ -162,7 +163,9 @@ __device__ __forceinline__ void compute(const Rows& p, const Team& team, long lo
         for (long long j = team.thread; j < p.cols; j += GROUP) out[j] = Out::narrow(value(j));
     };
 
-    if constexpr (OPERATION == MEAN) {
+    if constexpr (OPERATION == ROUND) {
+        store_each([&](long long j) { return In::widen(x[j]); });
+    } else if constexpr (OPERATION == MEAN) {
         const float sum = row_sum(team, x, p.cols, same);
         const float mean = __fdiv_rn(sum, __ll2float_rn(p.cols));
         if (team.thread == 0) *out = Out::narrow(mean);

@@ -7,6 +7,8 @@ use crate::operands::Extent;
 pub(crate) const LOG_SOFTMAX: &str = "log_softmax";
 pub(crate) const LOG_SOFTMAX_BACKWARD: &str = "log_softmax backward";
 pub(crate) const CROSS_ENTROPY: &str = "cross_entropy";
+#[cfg(feature = "cuda")]
+pub(crate) const ROUND: &str = "round";
 pub(crate) const CROSS_ENTROPY_BACKWARD: &str = "cross_entropy backward";
 
 /// A batch of rows: `[rows, cols]`, row-major, each row's elements side by side.
@@ -82,6 +84,14 @@ impl Rows {
         check_dtype(op, "dy", y, dy)?;
         self.check_input(op, "dy", dy)?;
         self.check_output(op, "dx", y, dx)
+    }
+
+    /// Checks the operands of a rounding copy.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn check_round(&self, x: Extent, y: Extent) -> Result<()> {
+        self.check_input(ROUND, "x", x)?;
+        // The output's dtype is its own.
+        self.check_output(ROUND, "y", y, y)
     }
 
     /// Checks the operands of a cross-entropy, but for what the targets are.

@@ -11,7 +11,9 @@ use super::targets::{DeviceTargets, TargetType, with_targets};
 use super::{CudaEngine, DeviceSlice, DeviceSliceMut};
 use crate::contract::CHUNK;
 use crate::error::{Error, Result};
-use crate::rows::{CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD, LOG_SOFTMAX, LOG_SOFTMAX_BACKWARD};
+use crate::rows::{
+    CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD, LOG_SOFTMAX, LOG_SOFTMAX_BACKWARD, ROUND,
+};
 use crate::{Dtype, Rows};
 
 /// An operation on rows, with the types of what is not a row: what
@@ -36,6 +38,11 @@ pub enum RowOp {
         targets: TargetType,
         /// The dtype of the loss's gradient.
         grad: Dtype,
+    },
+    /// [`CudaEngine::round`].
+    Round {
+        /// The dtype of the result.
+        out: Dtype,
     },
 }
 
@@ -80,6 +87,7 @@ enum Step {
     CrossEntropyBackward = 3,
     Mean = 4,
     CheckTargets = 5,
+    Round = 6,
 }
 
 /// An instance, with its launch but for the number of blocks.
@@ -153,13 +161,14 @@ impl RowOp {
             RowOp::LogSoftmaxBackward => LOG_SOFTMAX_BACKWARD,
             RowOp::CrossEntropy { .. } => CROSS_ENTROPY,
             RowOp::CrossEntropyBackward { .. } => CROSS_ENTROPY_BACKWARD,
+            RowOp::Round { .. } => ROUND,
         }
     }
 
     /// The check of the targets, where there are any.
     fn check(self) -> Option<Kernel> {
         match self {
-            RowOp::LogSoftmax | RowOp::LogSoftmaxBackward => None,
+            RowOp::LogSoftmax | RowOp::LogSoftmaxBackward | RowOp::Round { .. } => None,
             RowOp::CrossEntropy { targets, .. } | RowOp::CrossEntropyBackward { targets, .. } => {
                 let kernel = Kernel::new(Step::CheckTargets, 0, Dtype::F32, Dtype::F32);
                 Some(kernel.with("TARGET", targets.define()))
@@ -173,6 +182,7 @@ impl RowOp {
         match self {
             RowOp::LogSoftmax => vec![kernel(Step::LogSoftmax, element)],
             RowOp::LogSoftmaxBackward => vec![kernel(Step::LogSoftmaxBackward, element)],
+            RowOp::Round { out } => vec![kernel(Step::Round, out)],
             RowOp::CrossEntropy { targets, loss } => vec![
                 kernel(Step::CrossEntropy, Dtype::F32).with("TARGET", targets.define()),
                 Kernel::new(Step::Mean, 0, Dtype::F32, loss),
@@ -367,6 +377,33 @@ impl CudaEngine {
             // SAFETY: as in `log_softmax`.
             unsafe { self.launch_rows(&kernels[0], args) }
         })
+    }
+
+    /// Copies rows, each element rounded once to the dtype of `y` (contract section 7): exact where
+    /// that has every value of x, but for NaN, which becomes the canonical one.
+    ///
+    /// Errors: as [`log_softmax`](Self::log_softmax), but that the dtypes may differ.
+    pub fn round<'a>(
+        &self,
+        rows: &Rows,
+        x: impl Into<DeviceSlice<'a>>,
+        y: impl Into<DeviceSliceMut<'a>>,
+    ) -> Result<()> {
+        let (x, mut y) = (x.into(), y.into());
+        rows.check_round(x.extent(), y.extent())?;
+        self.check_rows(ROUND, [("x", &x)], ("y", &y))?;
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let kernels = self.load_rows(RowOp::Round { out: y.dtype() }, rows, x.dtype())?;
+        let (x, y) = (x.pin(&self.stream), y.pin(&self.stream));
+        let args = Args {
+            x: x.address,
+            out: y.address,
+            ..Args::of(rows)
+        };
+        // SAFETY: as in `log_softmax`.
+        unsafe { self.launch_rows(&kernels[0], args) }
     }
 
     /// Compiles and loads what an operation on rows of `dtype` needs, so that it can be recorded in
