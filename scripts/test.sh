@@ -50,15 +50,18 @@ else
     skip "lints" "clippy is not installed"
 fi
 
+# The CUDA engine needs nothing of CUDA to build; its GPU tests say where they are skipped.
+cuda=(--features sgemm-bi-core/cuda,sgemm-bi-tests/cuda)
+
 if cargo nextest --version >/dev/null 2>&1; then
-    check "tests" cargo nextest run --locked --workspace --no-fail-fast
+    check "tests" cargo nextest run --locked --workspace "${cuda[@]}" --no-fail-fast
 else
     echo "cargo-nextest is not installed: cargo test runs the tests instead"
-    check "tests" cargo test --locked --workspace --no-fail-fast --bins --lib --tests
+    check "tests" cargo test --locked --workspace "${cuda[@]}" --no-fail-fast --bins --lib --tests
 fi
-check "doctests" cargo test --locked --workspace --doc
+check "doctests" cargo test --locked --workspace "${cuda[@]}" --doc
 
-check "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
+check "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace "${cuda[@]}" --no-deps
 
 # Each crate must also build on its own, without what others switch on in their shared dependencies.
 features() {

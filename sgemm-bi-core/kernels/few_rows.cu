@@ -28,6 +28,7 @@ static_assert(CHUNK % BK == 0 && BK % 64 == 0, "tiles of the reduction do not cr
 static_assert(!ONES || ROWS == 1, "a row of ones");
 
 constexpr int STEP = 16 / sizeof(Stored);  // elements of a vector
+constexpr int UNROLLED = 8 / HELD;         // steps that the loop writes out: loads run ahead
 
 // STEP elements of line `line` from k on, a multiple of STEP, in a tile of ORDER 1.
 template <int LINES>
@@ -73,7 +74,7 @@ __device__ __forceinline__ void multiply(float (&acc)[HELD][1], unsigned lhs, un
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     few_rows(const GRID_CONSTANT Product args) {
-    extern __shared__ __align__(128) unsigned char slots[];
+    extern __shared__ __align__(1024) unsigned char slots[];
     const Place place = place_of(args, ROWS, COLS, 1, RHS_ORDER == 0 ? RHS_WIDTH : 1, SPLIT);
     const int warp = threadIdx.x / 32;
     const int group = warp / COL_GROUPS;
@@ -84,29 +85,23 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const long long first_k = static_cast<long long>(place.chunk) * CHUNK;
     Rhs rhs(args.rhs, entry.rhs + place.col * args.rhs_col, args.rhs_col, args.rhs_red, place.cols,
             first_k);
-    auto lhs = [&] {
-        if constexpr (ONES) {
-            return NoLoader();
-        } else {
-            return Lhs(args.lhs, entry.lhs + place.row * args.lhs_row, args.lhs_row, args.lhs_red,
-                       place.rows, first_k);
-        }
-    }();
+    Lhs lhs(args.lhs, entry.lhs + place.row * args.lhs_row, args.lhs_row, args.lhs_red, place.rows,
+            first_k);
     const Ending<OUT, BIAS, SPLIT> end = {args, place};
 
     const int chunks = SPLIT ? 1 : args.chunks;
 #pragma unroll 1
     for (int chunk = 0; chunk < chunks; ++chunk) {
-        const long long left = args.reduction - first_k - static_cast<long long>(chunk) * CHUNK;
+        const long long done = SPLIT ? first_k : static_cast<long long>(chunk) * CHUNK;
+        const int length = static_cast<int>(min(args.reduction - done, 1ll * CHUNK));
         float acc[HELD][1] = {};
-        stream<STAGES, BK>(lhs, rhs, slots, static_cast<int>(min(left, 1ll * CHUNK)),
-                           [&](unsigned lhs_tile, unsigned rhs_tile) {
-                               if (group >= WORKING) return;
-#pragma unroll 8
-                               for (int k = 0; k < BK; k += STEP) {
-                                   multiply(acc, lhs_tile, rhs_tile, first_row, col, k);
-                               }
-                           });
+        stream<STAGES, BK>(lhs, rhs, slots, length, [&](unsigned lhs_tile, unsigned rhs_tile) {
+            if (group >= WORKING) return;
+#pragma unroll UNROLLED
+            for (int k = 0; k < BK; k += STEP) {
+                multiply(acc, lhs_tile, rhs_tile, first_row, col, k);
+            }
+        });
         if (group >= WORKING) continue;
         end.template operator()<HELD, 1, 1>(
             acc, chunk, [&](int i) { return first_row + i; }, [&](int) { return col; });

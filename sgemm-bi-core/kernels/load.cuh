@@ -3,77 +3,6 @@
 
 #include "product.cuh"
 
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-    unsigned address;
-    asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }"
-        : "=r"(address)
-        : "l"(pointer));
-    return address;
-}
-
-// Starts a copy of BYTES (4 or 16) of which the first `valid` are read and the rest are zeros.
-template <int BYTES>
-__device__ __forceinline__ void copy_async(unsigned to, const void* from, int valid) {
-#if __CUDA_ARCH__ >= 800
-    if constexpr (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
-                     "l"(from), "r"(valid)
-                     : "memory");
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to),
-                     "l"(from), "n"(BYTES), "r"(valid)
-                     : "memory");
-    }
-#endif
-}
-
-template <int BYTES>
-__device__ __forceinline__ void copy_async(unsigned to, const void* from) {
-#if __CUDA_ARCH__ >= 800
-    if constexpr (BYTES == 16) {
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to),
-                     "l"(from)
-                     : "memory");
-    } else {
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to),
-                     "l"(from), "n"(BYTES)
-                     : "memory");
-    }
-#endif
-}
-
-__device__ __forceinline__ void close_copy_group() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-template <int PENDING>
-__device__ __forceinline__ void wait_for_copy_groups() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-#endif
-}
-
-// Reads of tiles. Addresses are plain numbers, so that the permutation below is one operation on
-// them; volatile, so that they stay between the meetings of a block.
-__device__ __forceinline__ void read_shared(float4& to, unsigned from) {
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(to.x), "=f"(to.y), "=f"(to.z), "=f"(to.w)
-                 : "r"(from));
-}
-__device__ __forceinline__ void read_shared(uint4& to, unsigned from) {
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
-                 : "r"(from));
-}
-__device__ __forceinline__ void read_shared(float& to, unsigned from) {
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(to) : "r"(from));
-}
-__device__ __forceinline__ void read_shared(unsigned short& to, unsigned from) {
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(to) : "r"(from));
-}
-
 // Where element (line, k) of a tile lies in shared memory, in elements of T.
 //
 // ORDER 0: [k][line]. ORDER 1: [line][k], where the 16-byte vectors of a line are permuted by an
@@ -97,7 +26,6 @@ struct TileLayout {
     // ORDER 1: the byte at which line `line` would have vector 0 if `slot` began with line 0; its
     // vector v is at that address with the bits of 16 · v exchanged, as slots are aligned.
     static __device__ __forceinline__ unsigned line_start(unsigned slot, int line) {
-        static_assert(ORDER == 1, "");
         return slot + static_cast<unsigned>(line * DEPTH * sizeof(T)) + key(line) * 16u;
     }
 };
@@ -290,7 +218,7 @@ struct Loader {
             for (int first = 0; first < WIDTH; first += 4) {
                 // Vectors of four f32 of a line are permuted by themselves: the lowest bit of
                 // their number is exchanged where the key's is set.
-                const int piece = ORDER == 0 ? first : first ^ (Layout::key(thread_line()) & 1) * 4;
+                const int piece = ORDER == 0 ? first : first ^ (Layout::key(thread_line() + step_line(s)) & 1) * 4;
                 const int at = ORDER == 0 ? place(s) + first : (place(s) & ~7) + piece;
                 *reinterpret_cast<float4*>(slot + at) =
                     make_float4(Element<DTYPE>::widen(in.element[first]),
@@ -306,6 +234,8 @@ struct Loader {
 struct NoLoader {
     using Stored = float;
     static constexpr int BYTES = 0;
+    __device__ __forceinline__ NoLoader(const void*, long long, long long, long long, int,
+                                        long long) {}
     __device__ __forceinline__ void fetch(unsigned, int) {}
     __device__ __forceinline__ void settle(float*) const {}
 };
@@ -335,7 +265,7 @@ __device__ __forceinline__ void stream(Lhs& lhs, Rhs& rhs, unsigned char* storag
         rhs.settle(reinterpret_cast<typename Rhs::Stored*>(to + Lhs::BYTES));
     };
     __syncthreads();
-#pragma unroll
+#pragma unroll 1
     for (int s = 0; s < SLOTS - 1; ++s) {
         if (s * DEPTH < length) {
             fetch(s, length - s * DEPTH);

@@ -2,6 +2,8 @@
 // of a block in the problem, the sum of chunks and the epilogue (contract sections 3 and 7).
 #pragma once
 
+#include "ptx.cuh"
+
 #if __CUDA_ARCH__ >= 700
 #define GRID_CONSTANT __grid_constant__
 #else
@@ -63,14 +65,10 @@ template <>
 struct Element<F16> {
     using Type = unsigned short;
     static __device__ __forceinline__ float widen(unsigned short x) {
-        float y;
-        asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
-        return y;
+        return widen_f16(x);
     }
     static __device__ __forceinline__ unsigned short narrow(float x) {
-        unsigned short y;
-        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x));
-        return x != x ? static_cast<unsigned short>(NAN_16) : y;
+        return x != x ? static_cast<unsigned short>(NAN_16) : round_to_f16(x);
     }
 };
 
@@ -115,10 +113,7 @@ __device__ __forceinline__ Place place_of(const Product& p, int tile_rows, int t
     // The host keeps the number of blocks, and so these products, below 2^31.
     const unsigned down = static_cast<unsigned>((p.rows + tile_rows - 1) / tile_rows);
     const unsigned across = static_cast<unsigned>((p.cols + tile_cols - 1) / tile_cols);
-    // Volatile: who needs the place after a long loop computes it again, in place of registers
-    // that would hold it throughout.
-    unsigned index;
-    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
+    unsigned index = block_index();
     Place place;
     const unsigned tile = index % (down * across);
     index /= down * across;

@@ -117,12 +117,11 @@ __device__ __forceinline__ void multiply(float (&acc)[TM][TN], unsigned lhs, uns
 }
 
 // The thread's place in the grid of THREADS: a warp is 4 × 8 of them; among any 16 lanes,
-// neighbours share one operand. Volatile as in `place_of`.
+// neighbours share one operand.
 struct Thread {
     int y, x;
     __device__ __forceinline__ Thread() {
-        int index;
-        asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+        const int index = thread_index();
         const int lane = index % 32, warp = index / 32;
         y = warp / (GRID_COLS / 8) * 4 + lane / 16 * 2 + lane % 2;
         x = warp % (GRID_COLS / 8) * 8 + lane / 2 % 8;
@@ -136,7 +135,7 @@ __device__ __forceinline__ Place tile_place(const Product& p) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
     tile(const GRID_CONSTANT Product args) {
-    extern __shared__ __align__(128) unsigned char slots[];
+    extern __shared__ __align__(1024) unsigned char slots[];
     const Place place = tile_place(args);
     const Entry entry = entry_of(args, place.entry);
     const long long first_k = static_cast<long long>(place.chunk) * CHUNK;
@@ -155,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
         stream<STAGES, BK>(lhs, rhs, slots, length, [&](unsigned lhs_tile, unsigned rhs_tile) {
             const unsigned a = LhsFragment::start(lhs_tile, thread.y);
             const unsigned b = RhsFragment::start(rhs_tile, thread.x);
-#pragma unroll
+#pragma unroll UNROLL
             for (int k = 0; k < BK; k += STEP) multiply(acc, a, b, k);
         });
         constexpr int RUN = RHS_ORDER == 0 ? 4 : 1;

@@ -234,13 +234,20 @@ impl Case {
     }
 }
 
+/// Names the folder of the files, where it is not the one in the source tree: tests may run on
+/// another machine than the one that built them.
+pub const FOLDER_VARIABLE: &str = "SGEMM_BI_GOLDENS";
+
 /// The file of a tier's hashes.
 pub fn file(tier: Tier) -> PathBuf {
     let name = match tier {
         Tier::TensorCore(model) => format!("tensor-core-{model}").to_lowercase(),
         _ => tier.to_string(),
     };
-    let goldens = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("goldens");
+    let goldens = match std::env::var_os(FOLDER_VARIABLE) {
+        Some(folder) => PathBuf::from(folder),
+        None => PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("goldens"),
+    };
     goldens.join(name + ".txt")
 }
 

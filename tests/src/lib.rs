@@ -5,6 +5,8 @@
 
 pub mod buffer;
 pub mod compare;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod data;
 pub mod engine;
 pub mod exact;
@@ -15,6 +17,8 @@ pub mod prepared;
 pub mod problem;
 
 pub use buffer::Buffer;
+#[cfg(feature = "cuda")]
+pub use cuda::Cuda;
 pub use data::{Data, SplitMix64};
 pub use engine::{Engine, Reference, engines};
 pub use exact::Format;

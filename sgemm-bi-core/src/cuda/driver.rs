@@ -2,9 +2,10 @@
 
 use std::ffi::{CString, c_void};
 
-use cudarc::driver::{CudaStream, DriverError, result, sys};
+use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 
 use super::kernels::Function;
+use super::nvrtc::loading;
 use crate::error::{Error, Result};
 
 /// Dynamic shared memory that a kernel has without asking, in bytes.
@@ -59,12 +60,21 @@ impl Driver {
                     std::mem::forget(library);
                     return Ok(());
                 }
-                Err(error) => reasons.push(error.to_string()),
+                Err(error) => reasons.push(loading(error)),
             }
         }
         Err(Error::NoDriver {
             looked: reasons.join("; "),
         })
+    }
+
+    /// How many GPUs there are.
+    pub fn device_count() -> Result<usize> {
+        match CudaContext::device_count() {
+            Ok(count) => Ok(count as usize),
+            Err(DriverError(sys::CUresult::CUDA_ERROR_NO_DEVICE)) => Ok(0),
+            Err(error) => Err(driver("count the GPUs")(error)),
+        }
     }
 
     /// The major version of CUDA that the driver is for.
@@ -161,6 +171,19 @@ impl Driver {
                 bytes: bytes as u64,
             },
         })
+    }
+
+    /// Whether an address is in memory that was mapped piece by piece: a range may go on in the next
+    /// one.
+    pub fn is_mapped(address: u64) -> bool {
+        let mut handle = 0;
+        // SAFETY: the handle is written where there is one, and then given back.
+        unsafe {
+            sys::cuMemRetainAllocationHandle(&mut handle, address as *mut c_void)
+                .result()
+                .and_then(|()| sys::cuMemRelease(handle).result())
+                .is_ok()
+        }
     }
 
     /// Launches a kernel with its one argument.

@@ -43,7 +43,8 @@ pub(crate) static ROWS: Source = source!("rows");
 pub(crate) const FOLD_BLOCK: u32 = 256;
 
 /// What sources include, by the names they use.
-static HEADERS: [Text<'static>; 3] = [
+static HEADERS: [Text<'static>; 4] = [
+    ("ptx.cuh", include_str!("../../kernels/ptx.cuh")),
     ("product.cuh", include_str!("../../kernels/product.cuh")),
     ("load.cuh", include_str!("../../kernels/load.cuh")),
     ("exp_ln.cuh", include_str!("../../kernels/exp_ln.cuh")),

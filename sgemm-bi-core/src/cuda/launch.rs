@@ -112,23 +112,21 @@ pub(super) struct Workspace<'a> {
 
 impl<'a> Workspace<'a> {
     pub fn new(op: &'static str, bytes: u64, stream: &'a CudaStream) -> Result<Self> {
-        let address = match bytes {
-            0 => 0,
-            // SAFETY: the stream is live, and only the launches of one call use the memory.
-            _ if stream.context().has_async_alloc() => {
-                unsafe { result::malloc_async(stream.cu_stream(), bytes as usize) }
-                    .map_err(driver("allocate workspace"))?
+        let pooled = stream.context().has_async_alloc();
+        if bytes > 0 && !pooled && Driver::is_capturing(stream)? {
+            let what =
+                format!("{bytes} bytes of workspace are needed: this device has no pool for them");
+            return Err(Error::CaptureNotPrepared { op, what });
+        }
+        // SAFETY: the stream is live, and only the launches of one call use the memory.
+        let allocated = unsafe {
+            match (bytes, pooled) {
+                (0, _) => Ok(0),
+                (_, true) => result::malloc_async(stream.cu_stream(), bytes as usize),
+                (_, false) => result::malloc_sync(bytes as usize),
             }
-            _ if Driver::is_capturing(stream)? => {
-                let what = format!(
-                    "{bytes} bytes of workspace are needed: this device has no pool for them"
-                );
-                return Err(Error::CaptureNotPrepared { op, what });
-            }
-            // SAFETY: as above.
-            _ => unsafe { result::malloc_sync(bytes as usize) }
-                .map_err(driver("allocate workspace"))?,
         };
+        let address = allocated.map_err(driver("allocate workspace"))?;
         Ok(Workspace { address, stream })
     }
 
@@ -142,16 +140,18 @@ impl<'a> Workspace<'a> {
         if address == 0 {
             return Ok(());
         }
-        if self.stream.context().has_async_alloc() {
-            // SAFETY: allocated on this stream, and released once.
-            unsafe { result::free_async(address, self.stream.cu_stream()) }
-        } else {
-            // SAFETY: nothing uses the memory after the launches that the stream has run.
-            self.stream
-                .synchronize()
-                .and_then(|()| unsafe { result::free_sync(address) })
-        }
-        .map_err(driver("release workspace"))
+        let stream = self.stream;
+        // SAFETY: allocated on this stream, and released once, after the launches that use it: in
+        // the stream's order, or when the stream has run them.
+        let released = unsafe {
+            match stream.context().has_async_alloc() {
+                true => result::free_async(address, stream.cu_stream()),
+                false => stream
+                    .synchronize()
+                    .and_then(|()| result::free_sync(address)),
+            }
+        };
+        released.map_err(driver("release workspace"))
     }
 }
 

@@ -15,6 +15,8 @@ mod nvrtc;
 mod operands;
 mod plan;
 mod rows;
+#[cfg(test)]
+mod scratch;
 mod targets;
 
 use std::collections::HashMap;
@@ -125,7 +127,7 @@ impl CudaEngine {
     /// Errors: [`Error::NoDriver`], [`Error::NoDevice`], [`Error::Driver`].
     pub fn new(ordinal: usize) -> Result<Self> {
         Driver::require()?;
-        let count = CudaContext::device_count().map_err(driver("count the devices"))? as usize;
+        let count = Driver::device_count()?;
         if ordinal >= count {
             return Err(Error::NoDevice { ordinal, count });
         }

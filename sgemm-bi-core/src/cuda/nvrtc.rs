@@ -103,17 +103,7 @@ impl Nvrtc {
                 .iter()
                 .map(|folder| format!("{}: no NVRTC", folder.display())),
         );
-        let major = if arch < 75 { 12 } else { driver.clamp(12, 13) };
-        let package = match major {
-            12 => "nvidia-cuda-nvrtc-cu12",
-            _ => "nvidia-cuda-nvrtc",
-        };
-        Err(Error::NoNvrtc {
-            major,
-            package,
-            variable: VARIABLE,
-            looked: looked.join("\n  "),
-        })
+        Err(missing(arch, driver, looked))
     }
 
     /// Opens a candidate; an error says why it cannot be used.
@@ -292,6 +282,20 @@ impl Nvrtc {
     }
 }
 
+/// The error for a GPU and a driver that none of the places `looked` at serves.
+fn missing(arch: u32, driver: i32, looked: Vec<String>) -> Error {
+    let (major, package) = match arch < 75 || driver < 13 {
+        true => (12, "nvidia-cuda-nvrtc-cu12"),
+        false => (13, "nvidia-cuda-nvrtc"),
+    };
+    Error::NoNvrtc {
+        major,
+        package,
+        variable: VARIABLE,
+        looked: looked.join("\n  "),
+    }
+}
+
 /// A program, destroyed when dropped.
 struct OwnedProgram<'a> {
     nvrtc: &'a Nvrtc,
@@ -310,8 +314,8 @@ impl OwnedProgram<'_> {
         self.nvrtc.check(unsafe { size(self.handle, &mut len) })?;
         let mut out = vec![0u8; len];
         // SAFETY: the buffer has as many bytes as the library said it writes.
-        self.nvrtc
-            .check(unsafe { bytes(self.handle, out.as_mut_ptr().cast()) })?;
+        let code = unsafe { bytes(self.handle, out.as_mut_ptr().cast()) };
+        self.nvrtc.check(code)?;
         Ok(out)
     }
 }
@@ -338,7 +342,14 @@ fn text_of(log: &[u8]) -> String {
 
 fn load(name: &std::ffi::OsStr) -> std::result::Result<Library, String> {
     // SAFETY: NVRTC's initialisers have no requirements.
-    unsafe { Library::new(name) }.map_err(|error| error.to_string())
+    unsafe { Library::new(name) }.map_err(loading)
+}
+
+/// What the loader said.
+pub(super) fn loading(error: libloading::Error) -> String {
+    use std::error::Error as _;
+    let source = error.source().map(|source| source.to_string());
+    source.unwrap_or_else(|| error.to_string())
 }
 
 /// The library of this name that the process has loaded, by another library or a program.
@@ -357,4 +368,4 @@ fn already_loaded(_: &str) -> std::result::Result<Library, String> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

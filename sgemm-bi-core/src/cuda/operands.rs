@@ -201,7 +201,6 @@ impl Raw {
                 address,
             });
         }
-        // Memory that was mapped piece by piece is several ranges side by side.
         let mut reached = address;
         while reached < end {
             match Driver::memory_at(reached)? {
@@ -213,15 +212,7 @@ impl Raw {
                     same_device(op, argument, device, ordinal as usize)?;
                     reached = start.saturating_add(bytes);
                 }
-                _ if reached > address => {
-                    return Err(Error::AllocationTooSmall {
-                        op,
-                        argument,
-                        expected: bytes,
-                        got: reached - address,
-                    });
-                }
-                memory => {
+                memory if reached == address => {
                     return Err(Error::NotDeviceMemory {
                         op,
                         argument,
@@ -232,7 +223,20 @@ impl Raw {
                         },
                     });
                 }
+                _ => break,
             }
+            // An allocation ends here, but for those that are put together from pieces.
+            if reached < end && !Driver::is_mapped(address) {
+                break;
+            }
+        }
+        if reached < end {
+            return Err(Error::AllocationTooSmall {
+                op,
+                argument,
+                expected: bytes,
+                got: reached - address,
+            });
         }
         Ok(())
     }

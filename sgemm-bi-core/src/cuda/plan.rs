@@ -13,7 +13,7 @@ use crate::turn::{Axis, Form};
 use crate::{BatchDim, Dtype};
 use access::Access;
 use cut::Piece;
-use tiles::{FewRows, Tile};
+use tiles::{FewRows, Inputs, Tile};
 
 /// What a plan needs to know of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ const WORKSPACE_LIMIT: u64 = 512 << 20;
 
 /// Plans a validated product.
 pub(crate) fn plan(form: Form, kinds: Kinds, addresses: Addresses, gpu: Gpu) -> Plan {
-    let mut form = form.settled();
+    // Without an output, strides may be too large to compute with.
     if form.rows == 0 || form.cols == 0 || form.dims.iter().any(|dim| dim.len == 0) {
         return Plan {
             turned: form.turned,
@@ -83,6 +83,7 @@ pub(crate) fn plan(form: Form, kinds: Kinds, addresses: Addresses, gpu: Gpu) -> 
             workspace: 0,
         };
     }
+    let mut form = form.settled();
     // Ones have no layout to prefer, and stay the first operand.
     if !kinds.ones && form.rows > FEW_ROWS && form.cols <= FEW_ROWS {
         form = form.transposed();
@@ -99,8 +100,11 @@ pub(crate) fn plan(form: Form, kinds: Kinds, addresses: Addresses, gpu: Gpu) -> 
     let planner = Planner {
         kinds,
         gpu,
-        lhs: Access::of_lhs(&form, &repeats, kinds.element, lhs),
-        rhs: Access::of_rhs(&form, &repeats, kinds.element, rhs),
+        inputs: Inputs {
+            element: kinds.element,
+            lhs: Access::of_lhs(&form, &repeats, kinds.element, lhs),
+            rhs: Access::of_rhs(&form, &repeats, kinds.element, rhs),
+        },
     };
     let mut plan = Plan {
         turned: form.turned,
@@ -182,18 +186,16 @@ impl Way {
 struct Planner {
     kinds: Kinds,
     gpu: Gpu,
-    lhs: Access,
-    rhs: Access,
+    inputs: Inputs,
 }
 
 impl Planner {
     fn way(&self, form: &Form) -> Way {
         if form.rows <= FEW_ROWS {
-            return Way::FewRows(FewRows::of(form.rows, self.kinds.element));
+            return Way::FewRows(FewRows::of(form.rows, self.inputs, self.gpu));
         }
-        let along_lines = self.lhs.order == 0 && self.rhs.order == 0;
         let parts = entries(form).saturating_mul(chunks(form).max(1));
-        Way::Tile(tiles::choose(form, parts, along_lines, self.gpu))
+        Way::Tile(tiles::choose(form, parts, self.inputs, self.gpu))
     }
 
     /// Blocks of threads that compute a piece, one chunk after the other.
@@ -285,8 +287,8 @@ impl Planner {
             ("ELEMENT", kernels::dtype(self.kinds.element)),
             ("OUT", out),
             ("BIAS", bias),
-            ("RHS_ORDER", self.rhs.order),
-            ("RHS_WIDTH", self.rhs.width),
+            ("RHS_ORDER", self.inputs.rhs.order),
+            ("RHS_WIDTH", self.inputs.rhs.width),
             ("SPLIT", u32::from(split)),
         ]
     }
@@ -294,8 +296,8 @@ impl Planner {
     fn few_rows(&self, few: FewRows, split: bool) -> (Instance, u32, u32) {
         let ones = self.kinds.ones;
         // Rows are read along the reduction, whatever their layout.
-        let lhs_width = match self.lhs.order {
-            1 if !ones => self.lhs.width,
+        let lhs_width = match self.inputs.lhs.order {
+            1 if !ones => self.inputs.lhs.width,
             _ => 1,
         };
         let mut defines = self.common(split);
@@ -311,7 +313,10 @@ impl Planner {
 
     fn tile(&self, tile: Tile, split: bool) -> (Instance, u32, u32) {
         let mut defines = self.common(split);
-        defines.extend([("LHS_ORDER", self.lhs.order), ("LHS_WIDTH", self.lhs.width)]);
+        defines.extend([
+            ("LHS_ORDER", self.inputs.lhs.order),
+            ("LHS_WIDTH", self.inputs.lhs.width),
+        ]);
         defines.extend(tile.defines());
         let instance = Instance::new(&kernels::TILE, defines);
         (instance, tile.threads(), tile.shared())
@@ -430,4 +435,4 @@ fn split_dims(dims: Vec<BatchDim>) -> (Vec<BatchDim>, Vec<BatchDim>) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

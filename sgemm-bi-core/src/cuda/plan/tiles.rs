@@ -1,9 +1,28 @@
-//! Which blocks of threads a product takes: two small tables, and what `kernels/README.md` says of
-//! a block's threads and shared memory.
+//! Which blocks of threads a product takes: a small table, the parameters that go with it, and what
+//! `kernels/README.md` says of a block's threads and shared memory.
 
+use super::access::Access;
 use super::{FEW_ROWS, Gpu};
 use crate::Dtype;
 use crate::turn::Form;
+
+/// How a kernel reads its operands, which decides what suits it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Inputs {
+    pub element: Dtype,
+    pub lhs: Access,
+    pub rhs: Access,
+}
+
+impl Inputs {
+    /// Whether both operands are loaded 16 bytes at a time.
+    fn wide(self) -> bool {
+        self.lhs.width > 1 && self.rhs.width > 1
+    }
+}
+
+/// Compute capability from which loads go to shared memory past the registers.
+const ASYNC_COPIES: u32 = 80;
 
 /// The parameters of `tile.cu`: a block of threads computes `bm` × `bn` elements of the output,
 /// each thread `tm` × `tn` of them, in steps of `bk` elements of the reduction; `stages` steps are
@@ -16,46 +35,92 @@ pub(crate) struct Tile {
     pub tn: u32,
     pub bk: u32,
     pub stages: u32,
+    pub unroll: u32,
     pub resident: u32,
 }
 
-const fn tile(block: [u32; 2], thread: [u32; 2], bk: u32, stages: u32, resident: u32) -> Tile {
-    Tile {
-        bm: block[0],
-        bn: block[1],
-        tm: thread[0],
-        tn: thread[1],
-        bk,
-        stages,
-        resident,
+/// A size of tiles.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    block: [u32; 2],
+    thread: [u32; 2],
+    /// Steps in shared memory: where they are copied past the registers, and elsewhere.
+    stages: [u32; 2],
+    /// Blocks on a multiprocessor: with the fewest registers in use, and otherwise.
+    resident: [u32; 2],
+    /// Speed, relative to the best size.
+    speed: u64,
+    /// Whether it has registers to spare for the addresses of single elements.
+    any_strides: bool,
+}
+
+/// The sizes that plans choose from.
+const SIZES: [Size; 2] = [
+    // The fewest conflicts of register banks.
+    Size {
+        block: [96, 128],
+        thread: [12, 8],
+        stages: [3, 2],
+        resident: [3, 2],
+        speed: 100,
+        any_strides: false,
+    },
+    // For few tiles, and any strides.
+    Size {
+        block: [64, 64],
+        thread: [8, 4],
+        stages: [4, 2],
+        resident: [4, 4],
+        speed: 75,
+        any_strides: true,
+    },
+];
+
+impl Size {
+    fn tile(self, inputs: Inputs, gpu: Gpu) -> Tile {
+        let copies = inputs.element == Dtype::F32 && gpu.arch >= ASYNC_COPIES;
+        // A left operand contiguous along the reduction holds more of the right one.
+        let orders = (inputs.lhs.order, inputs.rhs.order);
+        let bk = 16;
+        Tile {
+            bm: self.block[0],
+            bn: self.block[1],
+            tm: self.thread[0],
+            tn: self.thread[1],
+            bk,
+            stages: self.stages[usize::from(!copies)],
+            unroll: if orders == (0, 0) { bk / 4 } else { 1 },
+            resident: self.resident[usize::from(!copies || orders == (0, 1))],
+        }
+    }
+
+    /// About how long a product takes: the busiest multiprocessor's elements, at the size's speed.
+    fn time(self, form: &Form, parts: u64, gpu: Gpu) -> u64 {
+        let [bm, bn] = self.block;
+        let tiles = count(form.rows, form.cols, self.block).saturating_mul(parts);
+        let busiest = tiles.div_ceil(u64::from(gpu.multiprocessors.max(1)));
+        busiest.saturating_mul(u64::from(bm * bn) * 1000) / self.speed
     }
 }
 
-/// The general tile: the fewest conflicts of register banks.
-const GENERAL: Tile = tile([96, 128], [12, 8], 16, 3, 3);
-/// Best where both inputs are contiguous along their lines, as in a weight gradient.
-const LINES: Tile = tile([128, 128], [16, 8], 8, 6, 2);
-/// For outputs of few tiles.
-const SMALL: Tile = tile([64, 64], [8, 4], 16, 3, 4);
+/// The tile that should take the least time. `parts` are the batch's entries, times the chunks.
+pub(super) fn choose(form: &Form, parts: u64, inputs: Inputs, gpu: Gpu) -> Tile {
+    let suits = |size: &&Size| size.any_strides || inputs.wide();
+    let sizes = SIZES.iter().filter(suits);
+    let best = sizes.min_by_key(|size| size.time(form, parts, gpu));
+    best.unwrap_or(&SIZES[1]).tile(inputs, gpu)
+}
 
-/// Every tile, with its speed relative to the best one: where the reduction is contiguous in an
-/// input, and where it is in neither.
-const TILES: [(Tile, [u64; 2]); 3] = [(GENERAL, [100, 98]), (LINES, [97, 100]), (SMALL, [75, 75])];
+/// Tiles of one matrix.
+fn count(rows: usize, cols: usize, [bm, bn]: [u32; 2]) -> u64 {
+    let (down, across) = (rows.div_ceil(bm as usize), cols.div_ceil(bn as usize));
+    (down as u64).saturating_mul(across as u64)
+}
 
 impl Tile {
-    /// Every tile that a plan may choose.
-    #[cfg(test)]
-    pub fn all() -> impl Iterator<Item = Tile> {
-        TILES.into_iter().map(|(tile, _)| tile)
-    }
-
-    /// Tiles of one matrix.
+    /// Blocks for one matrix.
     pub fn count(self, rows: usize, cols: usize) -> u64 {
-        let (down, across) = (
-            rows.div_ceil(self.bm as usize),
-            cols.div_ceil(self.bn as usize),
-        );
-        (down as u64).saturating_mul(across as u64)
+        count(rows, cols, [self.bm, self.bn])
     }
 
     /// Threads of a block.
@@ -68,7 +133,7 @@ impl Tile {
         self.stages * (self.bm + self.bn) * self.bk * 4
     }
 
-    pub fn defines(self) -> [(&'static str, u32); 7] {
+    pub fn defines(self) -> [(&'static str, u32); 8] {
         [
             ("BM", self.bm),
             ("BN", self.bn),
@@ -76,24 +141,10 @@ impl Tile {
             ("TN", self.tn),
             ("BK", self.bk),
             ("STAGES", self.stages),
+            ("UNROLL", self.unroll),
             ("RESIDENT", self.resident),
         ]
     }
-}
-
-/// The tile that should take the least time: the busiest multiprocessor's elements over the tile's
-/// speed. `parts` are the batch's entries, times the chunks where those run side by side.
-pub(super) fn choose(form: &Form, parts: u64, along_lines: bool, gpu: Gpu) -> Tile {
-    let time = |(tile, speed): &(Tile, [u64; 2])| {
-        let tiles = tile.count(form.rows, form.cols).saturating_mul(parts);
-        let busiest = tiles.div_ceil(u64::from(gpu.multiprocessors.max(1)));
-        let elements = u64::from(tile.bm * tile.bn);
-        busiest.saturating_mul(elements * 1000) / speed[usize::from(along_lines)]
-    };
-    TILES
-        .iter()
-        .min_by_key(|entry| time(entry))
-        .map_or(GENERAL, |entry| entry.0)
 }
 
 /// The parameters of `few_rows.cu`: a block computes `rows` × `cols` elements of the output.
@@ -106,15 +157,19 @@ pub(crate) struct FewRows {
 }
 
 impl FewRows {
-    /// The parameters for at most [`FEW_ROWS`] rows: what is on its way fills 48 KiB, the shared
-    /// memory that every GPU has.
-    pub fn of(rows: usize, element: Dtype) -> Self {
+    /// The parameters for at most [`FEW_ROWS`] rows. Tens of KiB are on their way where loads go
+    /// past the registers; elsewhere one stage is, and the rest fits the 48 KiB of every GPU.
+    pub fn of(rows: usize, inputs: Inputs, gpu: Gpu) -> Self {
         let rows = rows.clamp(1, FEW_ROWS).next_power_of_two() as u32;
         FewRows {
             rows,
             cols: 32,
-            bk: 256 / element.size_in_bytes() as u32,
-            stages: 4,
+            bk: 256 / inputs.element.size_in_bytes() as u32,
+            stages: match (inputs.rhs.width, inputs.element) {
+                (2.., _) if gpu.arch >= ASYNC_COPIES => 8,
+                (_, Dtype::F32) => 4,
+                _ => 3,
+            },
         }
     }
 
