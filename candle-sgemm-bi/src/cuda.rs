@@ -155,7 +155,12 @@ fn filled(
     macro_rules! filled {
         ($element:ty => $variant:ident) => {{
             // SAFETY: `fill` writes every element; where it fails, nobody sees them.
-            let mut slice: CudaSlice<$element> = unsafe { device.alloc(len) }?;
+            let mut slice: CudaSlice<$element> = unsafe { device.alloc(len.max(1)) }?;
+            if len == 0 {
+                // The driver allocates no empty memory, so this is one element that nothing sees.
+                // SAFETY: the address is this allocation's, which the new slice owns.
+                slice = unsafe { device.cuda_stream().upgrade_device_ptr(slice.leak(), 0) };
+            }
             fill(&engine, (&mut slice).into())?;
             CudaStorageSlice::$variant(slice)
         }};
