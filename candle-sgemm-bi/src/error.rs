@@ -58,9 +58,7 @@ pub enum Error {
     },
 
     /// A tensor lies on a device that this build has no engine for.
-    #[error(
-        "{op}: {argument} is on an unsupported device: expected the CPU (this build has no CUDA or Metal engine), got {got:?}"
-    )]
+    #[error("{op}: {argument} is on an unsupported device: expected {DEVICES}, got {got:?}")]
     Device {
         /// The operation.
         op: &'static str,
@@ -69,10 +67,23 @@ pub enum Error {
         /// Where the tensor lies.
         got: DeviceLocation,
     },
+
+    /// Candle could not allocate or copy memory of a device.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
 }
+
+/// The devices that this build has an engine for.
+const DEVICES: &str = match cfg!(feature = "cuda") {
+    true => "the CPU or a CUDA device (there is no Metal engine)",
+    false => "the CPU (this build has no CUDA or Metal engine)",
+};
 
 impl From<Error> for candle_core::Error {
     fn from(error: Error) -> Self {
-        candle_core::Error::wrap(error)
+        match error {
+            Error::Candle(error) => error,
+            error => candle_core::Error::wrap(error),
+        }
     }
 }

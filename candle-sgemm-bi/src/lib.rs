@@ -51,10 +51,14 @@
 //! # }
 //! ```
 //!
-//! Tensors lie on the CPU, in f32, bf16 or f16. One engine serves the process, on rayon's global
+//! Tensors are f32, bf16 or f16, on the CPU, or with the feature `cuda` on a CUDA device, which gives
+//! the same bits on Candle's own stream. On the CPU, one engine serves the process, on rayon's global
 //! threads (`RAYON_NUM_THREADS`); `SGEMM_BI_SIMD` (`portable`, `avx2`, `avx512`) chooses its SIMD
 //! level, which changes no bit. Refusals are [`candle_core::Error`]s that carry an [`Error`].
 
+mod cpu;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod engine;
 mod error;
 pub mod functional;

@@ -1,11 +1,12 @@
 //! Losses with fixed bits, as differentiable operations.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, DType, Layout, Result, Shape, Tensor};
-use sgemm_bi_core::{Element, Rows, SliceMut, Targets};
+use sgemm_bi_core::Rows;
 
-use crate::engine::engine;
 use crate::error::Error;
-use crate::storage::{Dense, filled, gather, output_len, require_supported, with_elements};
+use crate::storage::{Dense, EngineStorage, Name, output_len, require_device, require_supported};
 
 const FORWARD: &str = "cross_entropy";
 const BACKWARD: &str = "cross_entropy backward";
@@ -66,15 +67,10 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor) -> Result<Tensor> {
 
 fn check(logits: &Tensor, targets: &Tensor) -> std::result::Result<(), Error> {
     require_supported(FORWARD, "logits", logits)?;
-    if !targets.device().is_cpu() {
-        return Err(Error::Device {
-            op: FORWARD,
-            argument: "targets",
-            got: targets.device().location(),
-        });
-    }
+    require_device(FORWARD, "targets", targets)?;
     if !matches!(targets.dtype(), DType::U8 | DType::U32 | DType::I64) {
-        return Err(targets_dtype(FORWARD, targets.dtype()));
+        let (op, argument) = (FORWARD, "targets");
+        return Err(Name { op, argument }.no_integers(targets.dtype()));
     }
     let &[n, _] = logits.dims() else {
         return Err(Error::Rank {
@@ -101,33 +97,6 @@ fn check(logits: &Tensor, targets: &Tensor) -> std::result::Result<(), Error> {
     }
 }
 
-fn targets_dtype(op: &'static str, got: DType) -> Error {
-    Error::Dtype {
-        op,
-        argument: "targets",
-        expected: "u32, i64 or u8".to_string(),
-        got,
-    }
-}
-
-/// Calls `compute` with the targets, copied in row order.
-fn with_targets<R>(
-    op: &'static str,
-    storage: &CpuStorage,
-    layout: &Layout,
-    compute: impl FnOnce(Targets<'_>) -> std::result::Result<R, Error>,
-) -> std::result::Result<R, Error> {
-    match storage {
-        CpuStorage::U8(s) => compute(Targets::from(&gather(s, layout))),
-        CpuStorage::U32(s) => compute(Targets::from(&gather(s, layout))),
-        CpuStorage::I64(s) => compute(Targets::from(&gather(s, layout))),
-        other => Err(targets_dtype(
-            op,
-            candle_core::backend::BackendStorage::dtype(other),
-        )),
-    }
-}
-
 /// The rows of logits, whose rank is known.
 fn rows(op: &'static str, logits: &Layout) -> std::result::Result<Rows, Error> {
     match *logits.dims() {
@@ -144,6 +113,16 @@ fn rows(op: &'static str, logits: &Layout) -> std::result::Result<Rows, Error> {
 /// loss from logits and targets.
 struct CrossEntropy;
 
+impl CrossEntropy {
+    fn run<S: EngineStorage>(logits: (&S, &Layout), targets: (&S, &Layout)) -> Result<(S, Shape)> {
+        let rows = rows(FORWARD, logits.1)?;
+        let logits = Dense::new(FORWARD, "logits", logits.0, logits.1)?;
+        let targets = Dense::new(FORWARD, "targets", targets.0, targets.1)?;
+        let loss = S::cross_entropy(&rows, logits.part(), targets.part())?;
+        Ok((loss, Shape::from(())))
+    }
+}
+
 impl CustomOp2 for CrossEntropy {
     fn name(&self) -> &'static str {
         FORWARD
@@ -156,22 +135,18 @@ impl CustomOp2 for CrossEntropy {
         targets: &CpuStorage,
         targets_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let rows = rows(FORWARD, logits_layout)?;
-        let logits = Dense::new(FORWARD, "logits", logits, logits_layout)?;
-        let logits = logits.slice(FORWARD, "logits")?;
-        let loss = with_targets(FORWARD, targets, targets_layout, |targets| {
-            Ok(engine()?.cross_entropy(&rows, logits, targets)?)
-        })?;
-        let loss = filled(logits.dtype(), 1, |out| {
-            match out {
-                SliceMut::F32(out) => out.fill(Element::round(loss)),
-                SliceMut::BF16(out) => out.fill(Element::round(loss)),
-                SliceMut::F16(out) => out.fill(Element::round(loss)),
-                _ => unreachable!("the core has no further dtype"),
-            }
-            Ok(())
-        })?;
-        Ok((loss, Shape::from(())))
+        Self::run((logits, logits_layout), (targets, targets_layout))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        logits: &CudaStorage,
+        logits_layout: &Layout,
+        targets: &CudaStorage,
+        targets_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        Self::run((logits, logits_layout), (targets, targets_layout))
     }
 
     fn bwd(
@@ -189,6 +164,25 @@ impl CustomOp2 for CrossEntropy {
 /// dlogits from logits, targets and the gradient of the loss.
 struct CrossEntropyGradient;
 
+impl CrossEntropyGradient {
+    fn run<S: EngineStorage>(
+        logits: (&S, &Layout),
+        targets: (&S, &Layout),
+        grad: (&S, &Layout),
+    ) -> Result<(S, Shape)> {
+        let (rows, shape) = (rows(BACKWARD, logits.1)?, logits.1.shape().clone());
+        output_len(BACKWARD, shape.dims())?;
+        let logits = Dense::new(BACKWARD, "logits", logits.0, logits.1)?;
+        let targets = Dense::new(BACKWARD, "targets", targets.0, targets.1)?;
+        let grad = Dense::new(BACKWARD, "grad", grad.0, grad.1)?;
+        let (logits, targets, grad) = (logits.part(), targets.part(), grad.part());
+        Ok((
+            S::cross_entropy_backward(&rows, logits, targets, grad)?,
+            shape,
+        ))
+    }
+}
+
 impl CustomOp3 for CrossEntropyGradient {
     fn name(&self) -> &'static str {
         BACKWARD
@@ -203,17 +197,27 @@ impl CustomOp3 for CrossEntropyGradient {
         grad: &CpuStorage,
         grad_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let rows = rows(BACKWARD, logits_layout)?;
-        let len = output_len(BACKWARD, logits_layout.dims())?;
-        let logits = Dense::new(BACKWARD, "logits", logits, logits_layout)?;
-        let logits = logits.slice(BACKWARD, "logits")?;
-        let grad = Dense::new(BACKWARD, "grad", grad, grad_layout)?;
-        let grad = with_elements!(grad.slice(BACKWARD, "grad")?, grad => grad[0].widen());
-        let dlogits = filled(logits.dtype(), len, |dlogits| {
-            with_targets(BACKWARD, targets, targets_layout, |targets| {
-                Ok(engine()?.cross_entropy_backward(&rows, logits, targets, grad, dlogits)?)
-            })
-        })?;
-        Ok((dlogits, logits_layout.shape().clone()))
+        Self::run(
+            (logits, logits_layout),
+            (targets, targets_layout),
+            (grad, grad_layout),
+        )
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        logits: &CudaStorage,
+        logits_layout: &Layout,
+        targets: &CudaStorage,
+        targets_layout: &Layout,
+        grad: &CudaStorage,
+        grad_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        Self::run(
+            (logits, logits_layout),
+            (targets, targets_layout),
+            (grad, grad_layout),
+        )
     }
 }

@@ -1,12 +1,13 @@
 //! log-softmax with fixed bits, as a differentiable operation.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::shape::Dim;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 use sgemm_bi_core::Rows;
 
-use crate::engine::engine;
 use crate::error::Error;
-use crate::storage::{Dense, filled, output_len, require_supported};
+use crate::storage::{Dense, EngineStorage, output_len, require_supported};
 
 const FORWARD: &str = "log_softmax";
 const BACKWARD: &str = "log_softmax backward";
@@ -57,20 +58,28 @@ pub fn log_softmax<D: Dim>(xs: &Tensor, dim: D) -> Result<Tensor> {
 }
 
 /// The rows along the last dimension.
-fn rows(op: &'static str, layout: &Layout) -> std::result::Result<(Rows, usize), Error> {
+fn rows(op: &'static str, layout: &Layout) -> std::result::Result<Rows, Error> {
     let dims = layout.dims();
-    let len = output_len(op, dims)?;
+    output_len(op, dims)?;
     let (cols, leading) = dims.split_last().ok_or_else(|| Error::Rank {
         op,
         argument: "xs",
         expected: "at least 1",
         got: dims.to_vec(),
     })?;
-    Ok((Rows::new(output_len(op, leading)?, *cols), len))
+    Ok(Rows::new(output_len(op, leading)?, *cols))
 }
 
 /// y = log_softmax(x) along the last dimension.
 struct LogSoftmax;
+
+impl LogSoftmax {
+    fn run<S: EngineStorage>(x: &S, layout: &Layout) -> Result<(S, Shape)> {
+        let rows = rows(FORWARD, layout)?;
+        let x = Dense::new(FORWARD, "xs", x, layout)?;
+        Ok((S::log_softmax(&rows, x.part())?, layout.shape().clone()))
+    }
+}
 
 impl CustomOp1 for LogSoftmax {
     fn name(&self) -> &'static str {
@@ -78,11 +87,12 @@ impl CustomOp1 for LogSoftmax {
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (rows, len) = rows(FORWARD, layout)?;
-        let x = Dense::new(FORWARD, "xs", x, layout)?;
-        let x = x.slice(FORWARD, "xs")?;
-        let y = filled(x.dtype(), len, |y| Ok(engine()?.log_softmax(&rows, x, y)?))?;
-        Ok((y, layout.shape().clone()))
+        Self::run(x, layout)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        Self::run(x, layout)
     }
 
     fn bwd(&self, _x: &Tensor, y: &Tensor, dy: &Tensor) -> Result<Option<Tensor>> {
@@ -92,6 +102,15 @@ impl CustomOp1 for LogSoftmax {
 
 /// dx from y and dy along the last dimension.
 struct LogSoftmaxGradient;
+
+impl LogSoftmaxGradient {
+    fn run<S: EngineStorage>(y: (&S, &Layout), dy: (&S, &Layout)) -> Result<(S, Shape)> {
+        let (rows, shape) = (rows(BACKWARD, y.1)?, y.1.shape().clone());
+        let y = Dense::new(BACKWARD, "y", y.0, y.1)?;
+        let dy = Dense::new(BACKWARD, "dy", dy.0, dy.1)?;
+        Ok((S::log_softmax_backward(&rows, y.part(), dy.part())?, shape))
+    }
+}
 
 impl CustomOp2 for LogSoftmaxGradient {
     fn name(&self) -> &'static str {
@@ -105,13 +124,17 @@ impl CustomOp2 for LogSoftmaxGradient {
         dy: &CpuStorage,
         dy_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
-        let (rows, len) = rows(BACKWARD, y_layout)?;
-        let y = Dense::new(BACKWARD, "y", y, y_layout)?;
-        let dy = Dense::new(BACKWARD, "dy", dy, dy_layout)?;
-        let (y, dy) = (y.slice(BACKWARD, "y")?, dy.slice(BACKWARD, "dy")?);
-        let dx = filled(y.dtype(), len, |dx| {
-            Ok(engine()?.log_softmax_backward(&rows, y, dy, dx)?)
-        })?;
-        Ok((dx, y_layout.shape().clone()))
+        Self::run((y, y_layout), (dy, dy_layout))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        y: &CudaStorage,
+        y_layout: &Layout,
+        dy: &CudaStorage,
+        dy_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        Self::run((y, y_layout), (dy, dy_layout))
     }
 }

@@ -171,5 +171,15 @@ fn canonical(value: f32) -> f32 {
     }
 }
 
+/// Every constant, in the order in which a kernel has them.
+#[cfg(all(test, feature = "cuda"))]
+pub(crate) fn constants() -> Vec<u64> {
+    let single = [ROUND_TO_INTEGER, LOG2_E, LN_2_HIGH, LN_2_LOW];
+    let mut all: Vec<u64> = single.iter().map(|c| c.to_bits()).collect();
+    all.push(SQRT_HALF_BITS);
+    all.extend(EXP_SERIES.iter().chain(&LN_SERIES).map(|c| c.to_bits()));
+    all
+}
+
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,14 @@
 
 use crate::error::{Error, Result};
 use crate::gemm::check_bounds;
-use crate::{SliceMut, SliceRef};
+use crate::operands::Extent;
+
+pub(crate) const LOG_SOFTMAX: &str = "log_softmax";
+pub(crate) const LOG_SOFTMAX_BACKWARD: &str = "log_softmax backward";
+pub(crate) const CROSS_ENTROPY: &str = "cross_entropy";
+#[cfg(feature = "cuda")]
+pub(crate) const ROUND: &str = "round";
+pub(crate) const CROSS_ENTROPY_BACKWARD: &str = "cross_entropy backward";
 
 /// A batch of rows: `[rows, cols]`, row-major, each row's elements side by side.
 ///
@@ -60,71 +67,92 @@ impl Rows {
     }
 
     /// Checks the operands of a log-softmax.
-    pub(crate) fn check_log_softmax(&self, x: SliceRef<'_>, y: &SliceMut<'_>) -> Result<()> {
-        let op = "log_softmax";
-        self.check_input(op, "x", x)?;
-        self.check_output(op, "y", x, y)
+    pub(crate) fn check_log_softmax(&self, x: Extent, y: Extent) -> Result<()> {
+        self.check_input(LOG_SOFTMAX, "x", x)?;
+        self.check_output(LOG_SOFTMAX, "y", x, y)
     }
 
     /// Checks the operands of a log-softmax's gradient.
     pub(crate) fn check_log_softmax_backward(
         &self,
-        y: SliceRef<'_>,
-        dy: SliceRef<'_>,
-        dx: &SliceMut<'_>,
+        y: Extent,
+        dy: Extent,
+        dx: Extent,
     ) -> Result<()> {
-        let op = "log_softmax backward";
+        let op = LOG_SOFTMAX_BACKWARD;
         self.check_input(op, "y", y)?;
         check_dtype(op, "dy", y, dy)?;
         self.check_input(op, "dy", dy)?;
         self.check_output(op, "dx", y, dx)
     }
 
-    /// Checks the operands of a cross-entropy, and gives the targets as indices of columns.
-    pub(crate) fn check_cross_entropy(
-        &self,
-        logits: SliceRef<'_>,
-        targets: Targets<'_>,
-    ) -> Result<Vec<usize>> {
-        let op = "cross_entropy";
-        self.check_input(op, "logits", logits)?;
-        self.check_targets(op, targets)
+    /// Checks the operands of a rounding copy.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn check_round(&self, x: Extent, y: Extent) -> Result<()> {
+        self.check_input(ROUND, "x", x)?;
+        // The output's dtype is its own.
+        self.check_output(ROUND, "y", y, y)
     }
 
-    /// Checks the operands of a cross-entropy's gradient, and gives the targets as indices.
+    /// Checks the operands of a cross-entropy, but for what the targets are.
+    pub(crate) fn check_cross_entropy(&self, logits: Extent, targets: usize) -> Result<()> {
+        self.check_input(CROSS_ENTROPY, "logits", logits)?;
+        self.check_len(CROSS_ENTROPY, targets)
+    }
+
+    /// Checks the operands of a cross-entropy's gradient, but for what the targets are.
     pub(crate) fn check_cross_entropy_backward(
         &self,
-        logits: SliceRef<'_>,
-        targets: Targets<'_>,
-        dlogits: &SliceMut<'_>,
-    ) -> Result<Vec<usize>> {
-        let op = "cross_entropy backward";
+        logits: Extent,
+        targets: usize,
+        dlogits: Extent,
+    ) -> Result<()> {
+        let op = CROSS_ENTROPY_BACKWARD;
         self.check_input(op, "logits", logits)?;
-        let targets = self.check_targets(op, targets)?;
-        self.check_output(op, "dlogits", logits, dlogits)?;
-        Ok(targets)
+        self.check_len(op, targets)?;
+        self.check_output(op, "dlogits", logits, dlogits)
     }
 
-    fn check_input(
+    /// The targets as indices of columns, one for each row.
+    pub(crate) fn target_indices(
         &self,
         op: &'static str,
-        argument: &'static str,
-        input: SliceRef<'_>,
-    ) -> Result<()> {
+        targets: Targets<'_>,
+    ) -> Result<Vec<usize>> {
+        let index = |row| {
+            let got = targets.get(row);
+            match usize::try_from(got) {
+                Ok(target) if target < self.cols => Ok(target),
+                _ => Err(self.target_out_of_range(op, row, got)),
+            }
+        };
+        (0..self.rows).map(index).collect()
+    }
+
+    pub(crate) fn target_out_of_range(&self, op: &'static str, row: usize, got: i64) -> Error {
+        Error::TargetOutOfRange {
+            op,
+            row,
+            got,
+            classes: self.cols,
+        }
+    }
+
+    fn check_input(&self, op: &'static str, argument: &'static str, input: Extent) -> Result<()> {
         let dims = [(self.rows, self.input_stride), (self.cols, 1)];
-        check_bounds(op, argument, 0, &dims, input.len())
+        check_bounds(op, argument, 0, &dims, input.len)
     }
 
     fn check_output(
         &self,
         op: &'static str,
         argument: &'static str,
-        first: SliceRef<'_>,
-        output: &SliceMut<'_>,
+        first: Extent,
+        output: Extent,
     ) -> Result<()> {
-        check_dtype(op, argument, first, output.as_ref())?;
+        check_dtype(op, argument, first, output)?;
         let dims = [(self.rows, self.output_stride), (self.cols, 1)];
-        check_bounds(op, argument, 0, &dims, output.len())?;
+        check_bounds(op, argument, 0, &dims, output.len)?;
         if self.rows > 1 && self.output_stride < self.cols {
             return Err(Error::OverlappingOutput {
                 op,
@@ -135,29 +163,16 @@ impl Rows {
         Ok(())
     }
 
-    fn check_targets(&self, op: &'static str, targets: Targets<'_>) -> Result<Vec<usize>> {
-        if targets.len() != self.rows {
-            return Err(Error::LengthMismatch {
-                op,
-                argument: "targets",
-                expected: self.rows,
-                got: targets.len(),
-            });
+    fn check_len(&self, op: &'static str, targets: usize) -> Result<()> {
+        if targets == self.rows {
+            return Ok(());
         }
-        let classes = self.cols;
-        let index = |row| {
-            let got = targets.get(row);
-            match usize::try_from(got) {
-                Ok(target) if target < classes => Ok(target),
-                _ => Err(Error::TargetOutOfRange {
-                    op,
-                    row,
-                    got,
-                    classes,
-                }),
-            }
-        };
-        (0..self.rows).map(index).collect()
+        Err(Error::LengthMismatch {
+            op,
+            argument: "targets",
+            expected: self.rows,
+            got: targets,
+        })
     }
 }
 
@@ -165,10 +180,10 @@ impl Rows {
 fn check_dtype(
     op: &'static str,
     argument: &'static str,
-    first: SliceRef<'_>,
-    other: SliceRef<'_>,
+    first: Extent,
+    other: Extent,
 ) -> Result<()> {
-    let (expected, got) = (first.dtype(), other.dtype());
+    let (expected, got) = (first.dtype, other.dtype);
     if got == expected {
         return Ok(());
     }

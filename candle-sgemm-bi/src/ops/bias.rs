@@ -1,12 +1,13 @@
 //! The sum of a tensor's rows, which is a bias's gradient, and its adjoint.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, DType, Layout, Result, Shape, Tensor};
-use sgemm_bi_core::{BatchDim, BiasGradient, Dtype, Element, SliceRef, View};
+use sgemm_bi_core::{BatchDim, BiasGradient, Rows, View};
 
 use super::lower::merge;
-use crate::engine::engine;
 use crate::error::Error;
-use crate::storage::{core_dtype, filled, gathered, output_len, slice_of};
+use crate::storage::{Dense, EngineStorage, Name, Part, output_len};
 
 /// `[.., n]` to `[n]`: all leading dimensions summed in the contract's order, in f32, then one
 /// rounding to a dtype (contract sections 1 and 3).
@@ -19,17 +20,13 @@ impl RowSum {
     pub(super) fn into_dtype(dtype: DType) -> Self {
         RowSum { dtype }
     }
-}
 
-const SUM: &str = "bias gradient";
-
-impl CustomOp1 for RowSum {
-    fn name(&self) -> &'static str {
-        SUM
-    }
-
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let mut slice = slice_of(SUM, "dy", storage)?;
+    fn run<S: EngineStorage>(&self, dy: &S, layout: &Layout) -> Result<(S, Shape)> {
+        let name = Name {
+            op: SUM,
+            argument: "dy",
+        };
+        let dtype = name.core_dtype(dy.dtype())?;
         let Some((&cols, leading)) = layout.dims().split_last() else {
             let expected = "at least 1";
             return Err(rank_error(SUM, expected, layout).into());
@@ -39,6 +36,11 @@ impl CustomOp1 for RowSum {
             offset: layout.start_offset(),
             row_stride: 0,
             col_stride: strides[leading.len()],
+        };
+        let mut dy = Part {
+            name,
+            storage: dy,
+            range: 0..dy.len(),
         };
         let copy;
         let dims = leading.iter().zip(strides).map(|(&len, &stride)| BatchDim {
@@ -52,21 +54,46 @@ impl CustomOp1 for RowSum {
             [rows] => view.row_stride = rows.lhs_stride,
             // The rows have no single stride.
             _ => {
-                copy = gathered(slice, view.offset, layout.dims(), strides);
-                slice = slice_of(SUM, "dy", &copy)?;
+                copy = dy.storage.gathered(layout)?;
+                dy = Part {
+                    storage: &copy,
+                    range: 0..layout.shape().elem_count(),
+                    ..dy
+                };
                 view = View::row_major(cols);
             }
         }
         let rows = output_len(SUM, leading)?;
-        let problem = BiasGradient::new(rows, cols, slice.dtype()).with_view(view);
-        let mut sums = vec![0.0f32; cols];
-        let core = |error: sgemm_bi_core::Error| Error::from(error);
-        engine()?
-            .bias_gradient(&problem, slice, &mut sums)
-            .map_err(core)?;
-        let dtype = core_dtype(SUM, "bias", self.dtype)?;
-        let rounded = filled_from(dtype, cols, SliceRef::from(&sums), 0..cols)?;
+        let problem = BiasGradient::new(rows, cols, dtype).with_view(view);
+        let sums = S::bias_gradient(&problem, dy)?;
+        let name = Name {
+            op: SUM,
+            argument: "bias",
+        };
+        let sums = Part {
+            name,
+            storage: &sums,
+            range: 0..cols,
+        };
+        let rounded = S::rounded(&Rows::new(1, cols), sums, name.core_dtype(self.dtype)?)?;
         Ok((rounded, Shape::from(cols)))
+    }
+}
+
+const SUM: &str = "bias gradient";
+
+impl CustomOp1 for RowSum {
+    fn name(&self) -> &'static str {
+        SUM
+    }
+
+    fn cpu_fwd(&self, dy: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        self.run(dy, layout)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, dy: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        self.run(dy, layout)
     }
 
     fn bwd(&self, dy: &Tensor, _sum: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
@@ -86,59 +113,45 @@ struct RowRepeat {
 
 const REPEAT: &str = "bias gradient's gradient";
 
+impl RowRepeat {
+    fn run<S: EngineStorage>(&self, vector: &S, layout: &Layout) -> Result<(S, Shape)> {
+        let &[cols] = layout.dims() else {
+            return Err(rank_error(REPEAT, "1", layout).into());
+        };
+        output_len(REPEAT, &self.shape)?;
+        let leading = self
+            .shape
+            .split_last()
+            .map_or(&[][..], |(_, leading)| leading);
+        let rows = Rows::new(output_len(REPEAT, leading)?, cols).with_strides(0, cols);
+        let name = Name {
+            op: REPEAT,
+            argument: "dy",
+        };
+        let vector = Dense::new(REPEAT, "grad", vector, layout)?;
+        let repeated = S::rounded(&rows, vector.part(), name.core_dtype(self.dtype)?)?;
+        Ok((repeated, Shape::from(self.shape.clone())))
+    }
+}
+
 impl CustomOp1 for RowRepeat {
     fn name(&self) -> &'static str {
         REPEAT
     }
 
-    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
-        let (&[cols], &[stride]) = (layout.dims(), layout.stride()) else {
-            return Err(rank_error(REPEAT, "1", layout).into());
-        };
-        let slice = slice_of(REPEAT, "grad", storage)?;
-        let len = output_len(REPEAT, &self.shape)?;
-        let start = layout.start_offset();
-        let dtype = core_dtype(REPEAT, "dy", self.dtype)?;
-        let indices = (0..len).map(|i| start + (i % cols) * stride);
-        let repeated = filled_from(dtype, len, slice, indices)?;
-        Ok((repeated, Shape::from(self.shape.clone())))
+    fn cpu_fwd(&self, vector: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        self.run(vector, layout)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, vector: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        self.run(vector, layout)
     }
 
     fn bwd(&self, vector: &Tensor, _out: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
         let sum = RowSum::into_dtype(vector.dtype());
         grad.apply_op1(sum).map(Some)
     }
-}
-
-/// A new storage whose elements are those of `source` at `indices`, each rounded once.
-fn filled_from(
-    dtype: Dtype,
-    len: usize,
-    source: SliceRef<'_>,
-    indices: impl Iterator<Item = usize>,
-) -> std::result::Result<CpuStorage, Error> {
-    use crate::storage::with_elements;
-
-    fn write<T: Element>(
-        out: &mut [T],
-        source: SliceRef<'_>,
-        indices: impl Iterator<Item = usize>,
-    ) {
-        with_elements!(source, from => {
-            for (to, at) in out.iter_mut().zip(indices) {
-                *to = T::round(from[at].widen());
-            }
-        });
-    }
-    filled(dtype, len, |out| {
-        match out {
-            sgemm_bi_core::SliceMut::F32(out) => write(out, source, indices),
-            sgemm_bi_core::SliceMut::BF16(out) => write(out, source, indices),
-            sgemm_bi_core::SliceMut::F16(out) => write(out, source, indices),
-            _ => unreachable!("the core has no further dtype"),
-        }
-        Ok(())
-    })
 }
 
 fn rank_error(op: &'static str, expected: &'static str, layout: &Layout) -> Error {

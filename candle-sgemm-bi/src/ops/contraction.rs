@@ -7,6 +7,8 @@
 //! gradient with the other operand, summed over whatever the operand lacks, so differentiation
 //! never leaves this file.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 use sgemm_bi_core::{Op, Tier};
 
@@ -115,6 +117,22 @@ impl CustomOp2 for Contraction {
         )?)
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        lhs: &CudaStorage,
+        lhs_layout: &Layout,
+        rhs: &CudaStorage,
+        rhs_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        Ok(lower::run(
+            self,
+            (lhs, lhs_layout),
+            (rhs, rhs_layout),
+            None,
+        )?)
+    }
+
     fn bwd(
         &self,
         lhs: &Tensor,
@@ -143,6 +161,24 @@ impl CustomOp3 for WithBias {
         bias: &CpuStorage,
         bias_layout: &Layout,
     ) -> Result<(CpuStorage, Shape)> {
+        Ok(lower::run(
+            &self.0,
+            (lhs, lhs_layout),
+            (rhs, rhs_layout),
+            Some((bias, bias_layout)),
+        )?)
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        lhs: &CudaStorage,
+        lhs_layout: &Layout,
+        rhs: &CudaStorage,
+        rhs_layout: &Layout,
+        bias: &CudaStorage,
+        bias_layout: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
         Ok(lower::run(
             &self.0,
             (lhs, lhs_layout),

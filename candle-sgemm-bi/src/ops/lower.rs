@@ -1,21 +1,20 @@
 //! From named axes and Candle's layouts to the core's problem: rows, columns, one reduction, and
 //! batch dimensions for the rest.
 
-use candle_core::{CpuStorage, Layout, Shape};
-use sgemm_bi_core::{BatchDim, Gemm, Op, Operands, SliceRef, View};
+use candle_core::{Layout, Shape};
+use sgemm_bi_core::{BatchDim, Gemm, Op, View};
 
 use super::contraction::{Axis, Contraction};
-use crate::engine::engine;
 use crate::error::Error;
-use crate::storage::{Dense, filled, gathered, output_len, slice_of};
+use crate::storage::{Dense, EngineStorage, Name, Part, output_len};
 
 /// Computes a contraction; the result is dense and row-major.
-pub(super) fn run(
+pub(super) fn run<S: EngineStorage>(
     contraction: &Contraction,
-    lhs: (&CpuStorage, &Layout),
-    rhs: (&CpuStorage, &Layout),
-    bias: Option<(&CpuStorage, &Layout)>,
-) -> Result<(CpuStorage, Shape), Error> {
+    lhs: (&S, &Layout),
+    rhs: (&S, &Layout),
+    bias: Option<(&S, &Layout)>,
+) -> Result<(S, Shape), Error> {
     let op = contraction.op.name();
     let lhs = Operand::new(op, "lhs", &contraction.lhs, lhs)?;
     let rhs = Operand::new(op, "rhs", &contraction.rhs, rhs)?;
@@ -33,28 +32,17 @@ pub(super) fn run(
     let len = output_len(op, &shape)?;
     let out = Strides::dense(&contraction.out, &shape);
 
-    let dtype = lhs.slice.dtype();
     let mut gemm = names.gemm(contraction, &lhs, &rhs, &out);
-    let dense_bias;
     let bias = match bias {
         None => None,
         Some((storage, layout)) => {
-            dense_bias = Dense::new(op, "bias", storage, layout)?;
-            let bias = dense_bias.slice(op, "bias")?;
-            gemm = gemm.with_bias(bias.dtype());
-            Some(bias)
+            let argument = "bias";
+            gemm = gemm.with_bias(Name { op, argument }.core_dtype(storage.dtype())?);
+            Some(Dense::new(op, argument, storage, layout)?)
         }
     };
-    let storage = filled(dtype, len, |out| {
-        let (lhs, rhs) = (lhs.slice, rhs.slice);
-        let operands = Operands {
-            lhs,
-            rhs,
-            bias,
-            out,
-        };
-        Ok(engine()?.gemm(&gemm, operands)?)
-    })?;
+    let bias = bias.as_ref().map(Dense::part);
+    let storage = S::gemm(&gemm, lhs.part(), rhs.part(), bias, len)?;
     Ok((storage, Shape::from(shape)))
 }
 
@@ -123,29 +111,30 @@ impl Strides {
 }
 
 /// One tensor of a contraction as it lies in memory.
-struct Operand<'a> {
-    op: &'static str,
-    argument: &'static str,
+struct Operand<'a, S> {
+    name: Name,
+    dtype: sgemm_bi_core::Dtype,
     axes: &'a [Axis],
     dims: &'a [usize],
-    slice: SliceRef<'a>,
+    storage: &'a S,
     offset: usize,
     strides: Strides,
 }
 
-impl<'a> Operand<'a> {
+impl<'a, S: EngineStorage> Operand<'a, S> {
     fn new(
         op: &'static str,
         argument: &'static str,
         axes: &'a [Axis],
-        (storage, layout): (&'a CpuStorage, &'a Layout),
+        (storage, layout): (&'a S, &'a Layout),
     ) -> Result<Self, Error> {
+        let name = Name { op, argument };
         Ok(Operand {
-            op,
-            argument,
+            name,
+            dtype: name.core_dtype(storage.dtype())?,
             axes,
             dims: layout.dims(),
-            slice: slice_of(op, argument, storage)?,
+            storage,
             offset: layout.start_offset(),
             strides: Strides::new(axes, layout.stride()),
         })
@@ -158,8 +147,8 @@ impl<'a> Operand<'a> {
     fn with_one_reduction_stride<'b>(
         self,
         names: &Names,
-        copy: &'b mut Option<CpuStorage>,
-    ) -> Result<Operand<'b>, Error>
+        copy: &'b mut Option<S>,
+    ) -> Result<Operand<'b, S>, Error>
     where
         'a: 'b,
     {
@@ -181,13 +170,23 @@ impl<'a> Operand<'a> {
         let dims: Vec<usize> = kept.iter().map(|&(_, len, _)| len).collect();
         let strides: Vec<usize> = kept.iter().map(|&(_, _, stride)| stride).collect();
         let axes: Vec<Axis> = kept.iter().map(|&(name, _, _)| Axis::Named(name)).collect();
-        let copy = copy.insert(gathered(self.slice, self.offset, &dims, &strides));
+        let dense = Strides::dense(&axes, &dims);
+        let layout = Layout::new(Shape::from(dims), strides, self.offset);
+        let copy = copy.insert(self.storage.gathered(&layout)?);
         Ok(Operand {
-            slice: slice_of(self.op, self.argument, copy)?,
+            storage: copy,
             offset: 0,
-            strides: Strides::dense(&axes, &dims),
+            strides: dense,
             ..self
         })
+    }
+
+    fn part(&self) -> Part<'_, S> {
+        Part {
+            name: self.name,
+            storage: self.storage,
+            range: 0..self.storage.len(),
+        }
     }
 }
 
@@ -208,11 +207,11 @@ enum Role {
 struct Names(Vec<(usize, Role, usize)>);
 
 impl Names {
-    fn new(
+    fn new<S: EngineStorage>(
         op: &'static str,
         contraction: &Contraction,
-        lhs: &Operand<'_>,
-        rhs: &Operand<'_>,
+        lhs: &Operand<'_, S>,
+        rhs: &Operand<'_, S>,
     ) -> Result<Self, Error> {
         let mut names: Vec<(usize, Role, usize)> = Vec::new();
         for operand in [lhs, rhs] {
@@ -258,11 +257,11 @@ impl Names {
     }
 
     /// The problem for the core.
-    fn gemm(
+    fn gemm<S: EngineStorage>(
         &self,
         contraction: &Contraction,
-        lhs: &Operand<'_>,
-        rhs: &Operand<'_>,
+        lhs: &Operand<'_, S>,
+        rhs: &Operand<'_, S>,
         out: &Strides,
     ) -> Gemm {
         let dims = |role| {
@@ -280,7 +279,7 @@ impl Names {
         batch.extend(outer_rows);
         batch.extend(outer_cols);
 
-        let dtype = lhs.slice.dtype();
+        let dtype = lhs.dtype;
         let gemm = product(contraction.op, [rows.len, summed.len, cols.len], dtype)
             .with_out_dtype(dtype)
             .with_tier(contraction.tier)
@@ -330,10 +329,10 @@ fn split_longest(mut dims: Vec<BatchDim>) -> (BatchDim, Vec<BatchDim>) {
     (longest, dims)
 }
 
-fn mismatch(op: &'static str, operand: &Operand<'_>, expected: String) -> Error {
+fn mismatch<S>(op: &'static str, operand: &Operand<'_, S>, expected: String) -> Error {
     Error::Shape {
         op,
-        argument: operand.argument,
+        argument: operand.name.argument,
         expected,
         got: operand.dims.to_vec(),
     }

@@ -11,7 +11,7 @@ use sgemm_bi_core::TensorCoreModel;
 /// Three linear layers (64 → 128 → 64 → 10) with relu and cross-entropy learn the 1,797 digits of
 /// 8×8 pixels bundled with the program, by plain gradient descent. The weights' BLAKE3 hash, the
 /// last line printed, depends on --epochs, --batch, --dtype, --tier, --lr, --seed and the version of
-/// the bit contract, and on nothing else: not on the machine, its SIMD level or the number of threads.
+/// the bit contract, and on nothing else: not on the machine, its SIMD level or the number of threads, and not on --device.
 ///
 /// Every random number comes from the ChaCha20 keystream of RFC 8439 (key: the seed's 8
 /// little-endian bytes, then zeros; nonce 0; counter from 0), drawn in this order: the split, the
@@ -67,6 +67,10 @@ pub struct TrainArgs {
     /// Arithmetic of the products; that of tensor cores is replayed, slowly, and needs bf16 or f16.
     #[arg(long, value_enum, default_value_t = Tier::Scalar)]
     pub tier: Tier,
+
+    /// Where to compute: cpu, cuda, or cuda:N for the GPU with ordinal N. The same bits everywhere.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu", value_parser = place)]
+    pub device: Place,
 
     /// Threads; by default RAYON_NUM_THREADS, or one for each processor.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -161,6 +165,36 @@ impl std::fmt::Display for Tier {
     }
 }
 
+/// A device by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The processor.
+    Cpu,
+    /// The GPU with this ordinal.
+    Cuda(usize),
+}
+
+impl Place {
+    /// The device.
+    ///
+    /// Errors: Candle's, where there is no such device or the program was built without `cuda`.
+    pub fn device(self) -> candle_core::Result<candle_core::Device> {
+        match self {
+            Place::Cpu => Ok(candle_core::Device::Cpu),
+            Place::Cuda(ordinal) => candle_core::Device::new_cuda(ordinal),
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Cpu => f.write_str("cpu"),
+            Place::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
 /// The type in which a product's operands and result are held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Dtype {
@@ -200,6 +234,18 @@ fn batch(text: &str) -> Result<usize, String> {
     }
 }
 
+fn place(text: &str) -> Result<Place, String> {
+    let ordinal = match text {
+        "cpu" => return Ok(Place::Cpu),
+        "cuda" => Some(0),
+        _ => text
+            .strip_prefix("cuda:")
+            .and_then(|ordinal| ordinal.parse().ok()),
+    };
+    let place = ordinal.map(Place::Cuda);
+    place.ok_or_else(|| "expected cpu, cuda or cuda:N".to_owned())
+}
+
 fn learning_rate(text: &str) -> Result<f32, String> {
     let lr: f32 = text.parse().map_err(|_| "not a number".to_owned())?;
     if lr.is_finite() && lr > 0.0 {
@@ -235,6 +281,8 @@ mod tests {
                 ["--tier", "volta"],
                 "possible values: scalar, ampere, hopper",
             ),
+            (["--device", "gpu"], "expected cpu, cuda or cuda:N"),
+            (["--device", "cuda:x"], "expected cpu, cuda or cuda:N"),
             (["--threads", "0"], "0 is not in 1..=1024"),
             (["--lr", "nan"], "expected a positive finite f32, got NaN"),
             (["--lr", "0"], "expected a positive finite f32, got 0"),

@@ -30,7 +30,7 @@ struct Layer {
 
 impl Mlp {
     /// Fresh parameters: layer by layer, row by row, weights uniform in ±√(6 / inputs); biases 0.
-    pub fn new(settings: &Settings, rng: &mut Rng) -> Result<Self> {
+    pub fn new(settings: &Settings, device: &Device, rng: &mut Rng) -> Result<Self> {
         let layers = LAYERS.iter().map(|&(name, inputs, outputs)| {
             // IEEE division and square root are correctly rounded, so the bound is the same
             // everywhere.
@@ -39,8 +39,8 @@ impl Mlp {
             let weight = weight.collect::<Vec<f32>>();
             Ok(Layer {
                 name,
-                weight: Var::from_vec(weight, (outputs, inputs), &Device::Cpu)?,
-                bias: Var::zeros(outputs, DType::F32, &Device::Cpu)?,
+                weight: Var::from_vec(weight, (outputs, inputs), device)?,
+                bias: Var::zeros(outputs, DType::F32, device)?,
             })
         });
         Ok(Mlp {

@@ -27,10 +27,11 @@ pub fn run(args: &TrainArgs, settings: Settings) -> Result<(), Error> {
     }
     // Refuses a wrong SGEMM_BI_SIMD before any work.
     let simd = CpuEngine::new()?.simd();
+    let device = args.device.device()?;
     let outputs = Outputs::open(&args.out, args.audit.as_deref())?;
 
     let started = Instant::now();
-    let mut trainer = Trainer::new(settings, outputs)?;
+    let mut trainer = Trainer::new(settings, device, outputs)?;
     let progress = progress_bar(trainer.steps());
     let epochs = settings.epochs;
     for epoch in 1..=epochs {
@@ -43,7 +44,8 @@ pub fn run(args: &TrainArgs, settings: Settings) -> Result<(), Error> {
     let seconds = started.elapsed().as_secs_f64();
     let threads = rayon::current_num_threads();
     report(&format!(
-        "trained in {seconds:.2} s, SIMD level {simd}, threads: {threads}"
+        "trained in {seconds:.2} s on {}, SIMD level {simd}, threads: {threads}",
+        args.device
     ));
 
     let accuracy = trainer.accuracy()?;
@@ -63,6 +65,7 @@ pub fn run(args: &TrainArgs, settings: Settings) -> Result<(), Error> {
 /// A run between two epochs.
 struct Trainer {
     settings: Settings,
+    device: Device,
     digits: Digits,
     /// The training images are in the order of the last epoch.
     split: Split,
@@ -76,15 +79,16 @@ struct Trainer {
 
 impl Trainer {
     /// Draws the split and the weights, in this order.
-    fn new(settings: Settings, mut outputs: Outputs) -> Result<Self, Error> {
+    fn new(settings: Settings, device: Device, mut outputs: Outputs) -> Result<Self, Error> {
         let digits = Digits::bundled()?;
         let mut rng = Rng::new(settings.seed);
         let split = digits.split(&mut rng);
-        let model = Mlp::new(&settings, &mut rng)?;
+        let model = Mlp::new(&settings, &device, &mut rng)?;
         outputs.begin(&settings, &model)?;
         Ok(Trainer {
             optimizer: Sgd::new(model.vars(), settings.lr.into())?,
             settings,
+            device,
             digits,
             split,
             rng,
@@ -105,9 +109,9 @@ impl Trainer {
         self.rng.shuffle(&mut self.split.train);
         let mut losses = Vec::new();
         for indices in self.split.train.chunks(self.settings.batch) {
-            let logits = self.model.forward(&images(&self.digits, indices)?)?;
+            let logits = self.model.forward(&self.images(indices)?)?;
             let labels = self.digits.labels(indices);
-            let labels = Tensor::from_vec(labels, indices.len(), &Device::Cpu)?;
+            let labels = Tensor::from_vec(labels, indices.len(), &self.device)?;
             let loss = cross_entropy(&logits, &labels)?;
             self.optimizer.backward_step(&loss)?;
             self.step += 1;
@@ -122,18 +126,18 @@ impl Trainer {
     /// The share of the test images that the model recognises.
     fn accuracy(&self) -> Result<Share, Error> {
         let test = &self.split.test;
-        let logits = self.model.forward(&images(&self.digits, test)?)?;
+        let logits = self.model.forward(&self.images(test)?)?;
         Ok(Share {
             part: correct(&logits, &self.digits.labels(test))?,
             whole: test.len(),
         })
     }
-}
 
-/// The images at `indices` as a tensor `[rows, 64]`.
-fn images(digits: &Digits, indices: &[u32]) -> candle_core::Result<Tensor> {
-    let shape = (indices.len(), PIXELS);
-    Tensor::from_vec(digits.pixels(indices), shape, &Device::Cpu)
+    /// The images at `indices` as a tensor `[rows, 64]`.
+    fn images(&self, indices: &[u32]) -> candle_core::Result<Tensor> {
+        let shape = (indices.len(), PIXELS);
+        Tensor::from_vec(self.digits.pixels(indices), shape, &self.device)
+    }
 }
 
 /// A share of a count, shown in per cent and as the counts.

@@ -1,14 +1,11 @@
 //! The few driver calls that cudarc has no safe form of, and its errors as ours.
 
 use std::ffi::{CString, c_void};
-use std::mem::size_of_val;
 
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
 
-use super::args::Product;
 use super::kernels::Function;
 use super::nvrtc::loading;
-use super::plan::Step;
 use crate::error::{Error, Result};
 
 /// Dynamic shared memory that a kernel has without asking, in bytes.
@@ -22,6 +19,14 @@ pub(crate) fn driver(what: &'static str) -> impl Fn(DriverError) -> Error {
 /// The driver's functions; every call but [`require`](Driver::require) needs it to have succeeded
 /// once, and a context bound to the thread.
 pub(crate) struct Driver;
+
+/// Blocks of a launch, threads of a block, and its bytes of dynamic shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LaunchSize {
+    pub grid: u32,
+    pub block: u32,
+    pub shared: u32,
+}
 
 /// What the driver knows of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,27 +186,26 @@ impl Driver {
         }
     }
 
-    /// Launches a step of a plan, its addresses absolute.
+    /// Launches a kernel with its one argument.
     ///
     /// # Safety
     ///
-    /// Every element that the arguments address is live on the stream's device until the launch has
-    /// run, as [`Gemm::validate`](crate::Gemm::validate) describes it; `function` is the step's.
-    pub unsafe fn launch(
+    /// `A` is the argument that `function` declares, and every element that it addresses is live on
+    /// the stream's device until the launch has run.
+    pub unsafe fn launch<A: Copy>(
         stream: &CudaStream,
         function: Function,
-        step: &Step,
-        mut args: Product,
+        size: LaunchSize,
+        mut args: A,
     ) -> Result<()> {
-        debug_assert_eq!(size_of_val(&args), 232);
         let mut pointers = [(&raw mut args).cast::<c_void>()];
         // SAFETY: the caller's promise; the driver copies the argument before it returns.
         unsafe {
             result::launch_kernel(
                 function.0,
-                (step.grid, 1, 1),
-                (step.block, 1, 1),
-                step.shared,
+                (size.grid, 1, 1),
+                (size.block, 1, 1),
+                size.shared,
                 stream.cu_stream(),
                 &mut pointers,
             )

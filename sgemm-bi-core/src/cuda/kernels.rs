@@ -36,15 +36,18 @@ pub(crate) static TILE: Source = source!("tile");
 pub(crate) static FEW_ROWS: Source = source!("few_rows");
 /// The sum over chunks that were computed side by side.
 pub(crate) static FOLD: Source = source!("fold");
+/// Softmax and losses.
+pub(crate) static ROWS: Source = source!("rows");
 
 /// Threads of a block of `fold`.
 pub(crate) const FOLD_BLOCK: u32 = 256;
 
 /// What sources include, by the names they use.
-static HEADERS: [Text<'static>; 3] = [
+static HEADERS: [Text<'static>; 4] = [
     ("ptx.cuh", include_str!("../../kernels/ptx.cuh")),
     ("product.cuh", include_str!("../../kernels/product.cuh")),
     ("load.cuh", include_str!("../../kernels/load.cuh")),
+    ("exp_ln.cuh", include_str!("../../kernels/exp_ln.cuh")),
 ];
 
 /// Flags of every compilation. A fused multiply-add is only where a source says so, and nothing is

@@ -3,9 +3,9 @@
 use cudarc::driver::{CudaStream, result, sys::CUdeviceptr};
 
 use super::args::Product;
-use super::driver::{Driver, driver};
-use super::kernels::{Function, Kernels};
-use super::plan::{Plan, Step};
+use super::driver::{Driver, LaunchSize, driver};
+use super::kernels::{Function, Instance, Kernels};
+use super::plan::Plan;
 use crate::error::{Error, Result};
 use crate::gemm::batch_offsets;
 
@@ -29,18 +29,30 @@ pub(super) fn functions(
     kernels: &Kernels,
     stream: &CudaStream,
 ) -> Result<Vec<Function>> {
-    let function = |step: &Step| match kernels.loaded(&step.instance) {
+    let steps = plan.steps.iter();
+    steps
+        .map(|step| function(op, &step.instance, step.shared, kernels, stream))
+        .collect()
+}
+
+/// One kernel. Errors: as [`functions`].
+pub(super) fn function(
+    op: &'static str,
+    instance: &Instance,
+    shared: u32,
+    kernels: &Kernels,
+    stream: &CudaStream,
+) -> Result<Function> {
+    match kernels.loaded(instance) {
         Some(function) => Ok(function),
         None if Driver::is_capturing(stream)? => Err(Error::CaptureNotPrepared {
             op,
             what: format!(
-                "the kernel `{}` is not loaded: call `prepare` for this problem before",
-                step.instance
+                "the kernel `{instance}` is not loaded: call `prepare` for this problem before"
             ),
         }),
-        None => kernels.load(&step.instance, step.shared),
-    };
-    plan.steps.iter().map(function).collect()
+        None => kernels.load(instance, shared),
+    }
 }
 
 /// Launches every step of a plan, for every entry that is repeated.
@@ -78,8 +90,14 @@ pub(super) unsafe fn run(
                 totals: workspace.address,
                 ..step.args
             };
-            // SAFETY: the caller's promise, and a plan addresses what its problem does.
-            unsafe { Driver::launch(stream, function, step, args) }?;
+            let size = LaunchSize {
+                grid: step.grid,
+                block: step.block,
+                shared: step.shared,
+            };
+            // SAFETY: the caller's promise, and a plan addresses what its problem does, as
+            // `Gemm::validate` describes it.
+            unsafe { Driver::launch(stream, function, size, args) }?;
         }
     }
     workspace.free()
@@ -87,13 +105,13 @@ pub(super) unsafe fn run(
 
 /// Memory of the stream's pool, for the launches between its allocation and its release in the
 /// stream's order. In a graph both are nodes of it, so every replay has its own turn.
-struct Workspace<'a> {
-    address: CUdeviceptr,
+pub(super) struct Workspace<'a> {
+    pub address: CUdeviceptr,
     stream: &'a CudaStream,
 }
 
 impl<'a> Workspace<'a> {
-    fn new(op: &'static str, bytes: u64, stream: &'a CudaStream) -> Result<Self> {
+    pub fn new(op: &'static str, bytes: u64, stream: &'a CudaStream) -> Result<Self> {
         let pooled = stream.context().has_async_alloc();
         if bytes > 0 && !pooled && Driver::is_capturing(stream)? {
             let what =
@@ -113,7 +131,7 @@ impl<'a> Workspace<'a> {
     }
 
     /// Releases the memory once the launches before have run.
-    fn free(mut self) -> Result<()> {
+    pub fn free(mut self) -> Result<()> {
         self.release()
     }
 

@@ -14,8 +14,10 @@ mod launch;
 mod nvrtc;
 mod operands;
 mod plan;
+mod rows;
 #[cfg(test)]
 mod scratch;
+mod targets;
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -32,6 +34,8 @@ use kernels::Kernels;
 use launch::Bases;
 pub use operands::{CudaOperands, DeviceSlice, DeviceSliceMut};
 use plan::{Addresses, Gpu, Kinds, Plan};
+pub use rows::RowOp;
+pub use targets::{DeviceTargets, TargetType};
 
 /// An engine on a GPU.
 ///

@@ -158,7 +158,7 @@ impl DeviceSliceMut<'_> {
     }
 }
 
-fn same_device(
+pub(super) fn same_device(
     op: &'static str,
     argument: &'static str,
     expected: usize,

@@ -3,6 +3,7 @@
 use super::{store, sum_of_chunks, widen};
 use crate::error::Result;
 use crate::math::{exp64, ln64};
+use crate::rows::{CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD};
 use crate::{Rows, SliceMut, SliceRef, Targets};
 
 /// Computes `y = log_softmax(x)` row by row (contract section 9.2).
@@ -14,7 +15,7 @@ pub fn log_softmax<'a>(
     y: impl Into<SliceMut<'a>>,
 ) -> Result<()> {
     let (x, mut y) = (x.into(), y.into());
-    rows.check_log_softmax(x, &y)?;
+    rows.check_log_softmax(x.into(), y.as_ref().into())?;
     for i in 0..rows.rows {
         let row = Row::new(rows, x, i);
         for j in 0..rows.cols {
@@ -35,7 +36,7 @@ pub fn log_softmax_backward<'a>(
     dx: impl Into<SliceMut<'a>>,
 ) -> Result<()> {
     let (y, dy, mut dx) = (y.into(), dy.into(), dx.into());
-    rows.check_log_softmax_backward(y, dy, &dx)?;
+    rows.check_log_softmax_backward(y.into(), dy.into(), dx.as_ref().into())?;
     for i in 0..rows.rows {
         let dy = |j| widen(dy, i * rows.input_stride + j);
         let sum = sum_of_chunks(0.0, rows.cols, |chunk| {
@@ -58,8 +59,9 @@ pub fn cross_entropy<'a>(
     logits: impl Into<SliceRef<'a>>,
     targets: impl Into<Targets<'a>>,
 ) -> Result<f32> {
-    let logits = logits.into();
-    let targets = rows.check_cross_entropy(logits, targets.into())?;
+    let (logits, targets) = (logits.into(), targets.into());
+    rows.check_cross_entropy(logits.into(), targets.len())?;
+    let targets = rows.target_indices(CROSS_ENTROPY, targets)?;
     let total = sum_of_chunks(0.0, rows.rows, |chunk| {
         chunk.fold(0.0, |acc, i| {
             acc + -Row::new(rows, logits, i).log_softmax(targets[i])
@@ -80,7 +82,10 @@ pub fn cross_entropy_backward<'a>(
     dlogits: impl Into<SliceMut<'a>>,
 ) -> Result<()> {
     let (logits, mut dlogits) = (logits.into(), dlogits.into());
-    let targets = rows.check_cross_entropy_backward(logits, targets.into(), &dlogits)?;
+    let targets = targets.into();
+    let extent = dlogits.as_ref().into();
+    rows.check_cross_entropy_backward(logits.into(), targets.len(), extent)?;
+    let targets = rows.target_indices(CROSS_ENTROPY_BACKWARD, targets)?;
     let scale = grad / rows.rows as f32;
     for (i, target) in targets.into_iter().enumerate() {
         let row = Row::new(rows, logits, i);

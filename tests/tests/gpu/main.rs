@@ -8,4 +8,5 @@ mod errors;
 mod goldens;
 mod graphs;
 mod large;
+mod rows;
 mod sweep;

@@ -18,6 +18,7 @@ use crate::contract::CHUNK;
 use crate::error::Result;
 use crate::math::ln64;
 use crate::operands::with_slice;
+use crate::rows::{CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD};
 use crate::{Element, Rows, SliceMut, SliceRef, Targets};
 
 /// Elements below which waking threads costs more than it saves.
@@ -67,7 +68,7 @@ impl CpuEngine {
         y: impl Into<SliceMut<'a>>,
     ) -> Result<()> {
         let (x, y) = (x.into(), y.into());
-        rows.check_log_softmax(x, &y)?;
+        rows.check_log_softmax(x.into(), y.as_ref().into())?;
         let job = Job { engine: self, rows };
         with_rows!("log_softmax", (x: SliceRef, y: SliceMut) => {
             job.run(y, rows.output_stride, |block, outputs| {
@@ -95,7 +96,7 @@ impl CpuEngine {
         dx: impl Into<SliceMut<'a>>,
     ) -> Result<()> {
         let (y, dy, dx) = (y.into(), dy.into(), dx.into());
-        rows.check_log_softmax_backward(y, dy, &dx)?;
+        rows.check_log_softmax_backward(y.into(), dy.into(), dx.as_ref().into())?;
         let job = Job { engine: self, rows };
         with_rows!("log_softmax backward", (y: SliceRef, dy: SliceRef, dx: SliceMut) => {
             job.run(dx, rows.output_stride, |block, outputs| {
@@ -145,8 +146,9 @@ impl CpuEngine {
         logits: impl Into<SliceRef<'a>>,
         targets: impl Into<Targets<'a>>,
     ) -> Result<f32> {
-        let logits = logits.into();
-        let targets = rows.check_cross_entropy(logits, targets.into())?;
+        let (logits, targets) = (logits.into(), targets.into());
+        rows.check_cross_entropy(logits.into(), targets.len())?;
+        let targets = rows.target_indices(CROSS_ENTROPY, targets)?;
         let mut losses = vec![0f32; rows.rows];
         let job = Job { engine: self, rows };
         with_slice!(SliceRef, logits, logits => {
@@ -189,7 +191,10 @@ impl CpuEngine {
         dlogits: impl Into<SliceMut<'a>>,
     ) -> Result<()> {
         let (logits, dlogits) = (logits.into(), dlogits.into());
-        let targets = rows.check_cross_entropy_backward(logits, targets.into(), &dlogits)?;
+        let targets = targets.into();
+        let extent = dlogits.as_ref().into();
+        rows.check_cross_entropy_backward(logits.into(), targets.len(), extent)?;
+        let targets = rows.target_indices(CROSS_ENTROPY_BACKWARD, targets)?;
         let scale = with_default_float_env(|| divided(grad, rows.rows));
         let job = Job { engine: self, rows };
         with_rows!("cross_entropy backward", (logits: SliceRef, dlogits: SliceMut) => {
