@@ -139,12 +139,15 @@ struct Loader {
         return next + step_line(s) * line + step_k(s) * red;
     }
 
-    // Elements of step s that exist when `left` elements of the reduction remain.
+    // How many elements of step s exist when `left` elements of the reduction remain: none where it
+    // is negative, all WIDTH where it is more.
+    //
+    // Never clamped before it is compared with WIDTH: ptxas 13.0 fuses max(0, min(n, WIDTH)) and a
+    // comparison of the result into one VIMNMX.RELU whose predicate is wrong for sm_90.
     __device__ __forceinline__ int valid(int s, int left) const {
         const int line = lines - thread_line() - step_line(s);
         const int k = left - thread_k() - step_k(s);
-        const int inside = ORDER == 0 ? (k > 0 ? line : 0) : (line > 0 ? k : 0);
-        return max(0, min(inside, WIDTH));
+        return ORDER == 0 ? (k > 0 ? line : 0) : (line > 0 ? k : 0);
     }
 
     // Starts fetching the next tile, of which `left` elements of the reduction exist, into `slot`.
@@ -169,10 +172,10 @@ struct Loader {
                 if constexpr (WHOLE) {
                     copy_async<sizeof(Vector)>(to, from);
                 } else {
-                    copy_async<sizeof(Vector)>(to, count > 0 ? from : base,
-                                               count * static_cast<int>(sizeof(Type)));
+                    const int read = max(0, min(count, WIDTH)) * static_cast<int>(sizeof(Type));
+                    copy_async<sizeof(Vector)>(to, count > 0 ? from : base, read);
                 }
-            } else if (WHOLE || count == WIDTH) {
+            } else if (WHOLE || count >= WIDTH) {
                 held[s] = *reinterpret_cast<const Vector*>(from);
             } else {
                 held[s] = gather(from, count);
