@@ -499,10 +499,14 @@ impl CudaEngine {
                 .memcpy_dtoh(&view.slice(row..row + 1), &mut got)
                 .and_then(|()| self.stream.synchronize())
                 .map_err(driver("read memory"))?;
-            got[0] as i64
+            widened(got[0])
         });
         Err(rows.target_out_of_range(op.name(), row, got))
     }
+}
+
+fn widened(target: impl Into<i64>) -> i64 {
+    target.into()
 }
 
 fn one_element(op: &'static str, argument: &'static str, got: usize) -> Result<()> {
