@@ -15,6 +15,11 @@ pub(crate) struct Inputs {
 }
 
 impl Inputs {
+    /// The operands' orders, as `kernels/README.md` numbers them.
+    fn orders(self) -> (u32, u32) {
+        (self.lhs.order, self.rhs.order)
+    }
+
     /// Whether both operands are loaded 16 bytes at a time.
     fn wide(self) -> bool {
         self.lhs.width > 1 && self.rhs.width > 1
@@ -44,7 +49,10 @@ pub(crate) struct Tile {
 pub(super) enum Size {
     /// 96 × 128: the fewest conflicts of register banks.
     Large,
-    /// 64 × 64: for few tiles, and with registers to spare for the addresses of single elements.
+    /// 64 × 64 by 64 threads: less is lost in the last wave.
+    Medium,
+    /// 64 × 64 by 128 threads: for few tiles, and with registers to spare for the addresses of
+    /// single elements.
     Small,
 }
 
@@ -53,6 +61,7 @@ impl Size {
     const fn shape(self) -> ([u32; 2], [u32; 2]) {
         match self {
             Size::Large => ([96, 128], [12, 8]),
+            Size::Medium => ([64, 64], [8, 8]),
             Size::Small => ([64, 64], [8, 4]),
         }
     }
@@ -64,41 +73,65 @@ impl Size {
         (down as u64).saturating_mul(across as u64)
     }
 
-    /// About how long a product takes: the busiest multiprocessor's elements, at the size's speed.
-    fn time(self, form: &Form, parts: u64, gpu: Gpu) -> u64 {
+    /// About how long a product takes on the busiest multiprocessor, which has `resident` tiles at
+    /// a time. A wave that is not full takes at least as long as `least` tiles of a full one. The
+    /// figures are measured (docs/performance.md).
+    fn time(self, form: &Form, parts: u64, inputs: Inputs, gpu: Gpu) -> u64 {
         let ([bm, bn], _) = self.shape();
-        let speed = match self {
-            Size::Large => 100,
-            Size::Small => 75,
+        let (speed, least) = match self {
+            Size::Large => (100, 2),
+            Size::Medium => (93, 2),
+            Size::Small if inputs.orders() == (0, 0) => (85, 1),
+            Size::Small => (70, 1),
         };
+        let resident = u64::from(self.tile(inputs, false, gpu).resident);
         let tiles = self.count(form.rows, form.cols).saturating_mul(parts);
         let busiest = tiles.div_ceil(u64::from(gpu.multiprocessors.max(1)));
-        busiest.saturating_mul(u64::from(bm * bn) * 1000) / speed
+        let in_full_waves = busiest / resident * resident;
+        let last_wave = match busiest - in_full_waves {
+            0 => 0,
+            tiles => tiles.max(least),
+        };
+        let elements = (in_full_waves + last_wave).saturating_mul(u64::from(bm * bn));
+        elements.saturating_mul(100) / speed
     }
 
     /// The size that should take the least time. `parts` are the batch's entries, times the chunks.
     pub fn choose(form: &Form, parts: u64, inputs: Inputs, gpu: Gpu) -> Self {
-        let time = |size: Size| size.time(form, parts, gpu);
-        match inputs.wide() && time(Size::Large) <= time(Size::Small) {
-            true => Size::Large,
-            false => Size::Small,
-        }
+        let sizes: &[Size] = if !inputs.wide() {
+            &[Size::Small]
+        } else if inputs.element == Dtype::F32
+            && inputs.lhs.order == 1
+            && (90..120).contains(&gpu.arch)
+        {
+            &[Size::Large, Size::Medium, Size::Small]
+        } else {
+            &[Size::Large, Size::Small]
+        };
+        let time = |size: &Size| size.time(form, parts, inputs, gpu);
+        sizes
+            .iter()
+            .copied()
+            .min_by_key(time)
+            .unwrap_or(Size::Small)
     }
 
     /// All parameters: those for which the compiler's registers suffice (`kernels/instances.txt`).
     pub fn tile(self, inputs: Inputs, split: bool, gpu: Gpu) -> Tile {
-        let orders = (inputs.lhs.order, inputs.rhs.order);
+        let orders = inputs.orders();
         let (bk, stages, resident) = match (self, inputs.element, gpu.arch) {
             // 16-bit operands are widened on their way through registers.
             (Size::Large, Dtype::BF16 | Dtype::F16, _) => (16, 2, 2),
-            (Size::Small, Dtype::BF16 | Dtype::F16, _) => (16, 2, 4),
+            (_, Dtype::BF16 | Dtype::F16, _) => (16, 2, 4),
             (_, Dtype::F32, ..ASYNC_COPIES) => (16, 2, 2),
+            (Size::Medium, Dtype::F32, _) => (16, 4, 6),
             (Size::Small, Dtype::F32, _) => (16, 4, 4),
             // Shared memory for three blocks of 56 KiB.
             (Size::Large, Dtype::F32, 90..120) => match (orders, split) {
                 ((1, 0), true) => (32, 2, 2),
                 ((1, _), _) => (32, 2, 3),
-                ((_, 0), _) => (16, 3, 3),
+                ((_, 0), false) => (32, 2, 3),
+                ((_, 0), true) => (16, 3, 3),
                 _ => (16, 3, 2),
             },
             (Size::Large, Dtype::F32, _) => (16, 3, 2),
@@ -112,7 +145,7 @@ impl Size {
             bk,
             stages,
             // A left operand contiguous along the reduction holds more of the right one.
-            unroll: if orders == (0, 0) { bk / 4 } else { 1 },
+            unroll: if orders == (0, 0) && bk == 16 { 4 } else { 1 },
             resident,
         }
     }
