@@ -76,12 +76,12 @@ train() {
         "$work/train-mlp" --out "$work/weights.safetensors" --expect "$hash" "$@"
 }
 
-candle() { needs candle && "$work/candle"; }
+candle() { needs cuda && "$work/cuda"; }
 
 nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader 2>/dev/null ||
     echo "nvidia-smi does not answer"
 
-check "core" "$work/core"
+check "core" "$work/sgemm_bi_core"
 check "gpu" "$work/gpu"
 check "candle" candle
 # | `options` | `hash` |, and the hash without options.
