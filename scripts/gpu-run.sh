@@ -36,7 +36,7 @@ print(*dict.fromkeys(sys.path + site.getsitepackages() + [site.getusersitepackag
 found=$(libraries | awk '!seen[$0]++' | paste -sd :)
 export LD_LIBRARY_PATH="$found${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 
-export SGEMM_BI_REQUIRE_GPU=1 SGEMM_BI_GOLDENS="$here/goldens" RUST_BACKTRACE=1
+export SGEMM_BI_REQUIRE_GPU=1 SGEMM_BI_GOLDENS="$here/goldens"
 export SGEMM_BI_CACHE_DIR="${SGEMM_BI_CACHE_DIR:-$work/cache}"
 
 passed=() failed=()
