@@ -72,7 +72,8 @@ __device__ __forceinline__ void multiply(float (&acc)[HELD][1], unsigned lhs, un
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+// One block is asked for explicitly, or ptxas spills to reach an occupancy that it guesses.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     few_rows(const GRID_CONSTANT Product args) {
     extern __shared__ __align__(1024) unsigned char slots[];
     const Place place = place_of(args, ROWS, COLS, 1, RHS_ORDER == 0 ? RHS_WIDTH : 1, SPLIT);

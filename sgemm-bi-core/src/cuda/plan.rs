@@ -13,7 +13,7 @@ use crate::turn::{Axis, Form};
 use crate::{BatchDim, Dtype};
 use access::Access;
 use cut::Piece;
-use tiles::{FewRows, Inputs, Tile};
+use tiles::{FewRows, Inputs, Size, Tile};
 
 /// What a plan needs to know of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,7 +169,7 @@ impl std::fmt::Display for Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     FewRows(FewRows),
-    Tile(Tile),
+    Tile(Size),
 }
 
 impl Way {
@@ -177,7 +177,7 @@ impl Way {
     fn blocks(self, form: &Form) -> u64 {
         match self {
             Way::FewRows(few) => few.count(form.cols),
-            Way::Tile(tile) => tile.count(form.rows, form.cols),
+            Way::Tile(size) => size.count(form.rows, form.cols),
         }
     }
 }
@@ -195,7 +195,7 @@ impl Planner {
             return Way::FewRows(FewRows::of(form.rows, self.inputs, self.gpu));
         }
         let parts = entries(form).saturating_mul(chunks(form).max(1));
-        Way::Tile(tiles::choose(form, parts, self.inputs, self.gpu))
+        Way::Tile(Size::choose(form, parts, self.inputs, self.gpu))
     }
 
     /// Blocks of threads that compute a piece, one chunk after the other.
@@ -238,7 +238,7 @@ impl Planner {
         let blocks = self.blocks(form, way) * if split { chunks } else { 1 };
         let (instance, block, shared) = match way {
             Way::FewRows(few) => self.few_rows(few, split),
-            Way::Tile(tile) => self.tile(tile, split),
+            Way::Tile(size) => self.tile(size.tile(self.inputs, split, self.gpu), split),
         };
         let args = self.args(piece);
         plan.steps.push(Step {

@@ -1,6 +1,7 @@
 //! Plans without a GPU: what the launches compute, element by element, against what the problem
 //! describes.
 
+mod instances;
 mod problems;
 
 use std::collections::HashMap;

@@ -39,90 +39,86 @@ pub(crate) struct Tile {
     pub resident: u32,
 }
 
-/// A size of tiles.
-#[derive(Clone, Copy, Debug)]
-struct Size {
-    block: [u32; 2],
-    thread: [u32; 2],
-    /// Steps in shared memory: where they are copied past the registers, and elsewhere.
-    stages: [u32; 2],
-    /// Blocks on a multiprocessor: with the fewest registers in use, and otherwise.
-    resident: [u32; 2],
-    /// Speed, relative to the best size.
-    speed: u64,
-    /// Whether it has registers to spare for the addresses of single elements.
-    any_strides: bool,
+/// A size of tiles: how much of the output a block of threads computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Size {
+    /// 96 × 128: the fewest conflicts of register banks.
+    Large,
+    /// 64 × 64: for few tiles, and with registers to spare for the addresses of single elements.
+    Small,
 }
 
-/// The sizes that plans choose from.
-const SIZES: [Size; 2] = [
-    // The fewest conflicts of register banks.
-    Size {
-        block: [96, 128],
-        thread: [12, 8],
-        stages: [3, 2],
-        resident: [3, 2],
-        speed: 100,
-        any_strides: false,
-    },
-    // For few tiles, and any strides.
-    Size {
-        block: [64, 64],
-        thread: [8, 4],
-        stages: [4, 2],
-        resident: [4, 4],
-        speed: 75,
-        any_strides: true,
-    },
-];
-
 impl Size {
-    fn tile(self, inputs: Inputs, gpu: Gpu) -> Tile {
-        let copies = inputs.element == Dtype::F32 && gpu.arch >= ASYNC_COPIES;
-        // A left operand contiguous along the reduction holds more of the right one.
-        let orders = (inputs.lhs.order, inputs.rhs.order);
-        let bk = 16;
-        Tile {
-            bm: self.block[0],
-            bn: self.block[1],
-            tm: self.thread[0],
-            tn: self.thread[1],
-            bk,
-            stages: self.stages[usize::from(!copies)],
-            unroll: if orders == (0, 0) { bk / 4 } else { 1 },
-            resident: self.resident[usize::from(!copies || orders == (0, 1))],
+    /// Elements of the output of a block, and of a thread.
+    const fn shape(self) -> ([u32; 2], [u32; 2]) {
+        match self {
+            Size::Large => ([96, 128], [12, 8]),
+            Size::Small => ([64, 64], [8, 4]),
         }
+    }
+
+    /// Tiles of one matrix.
+    pub fn count(self, rows: usize, cols: usize) -> u64 {
+        let ([bm, bn], _) = self.shape();
+        let (down, across) = (rows.div_ceil(bm as usize), cols.div_ceil(bn as usize));
+        (down as u64).saturating_mul(across as u64)
     }
 
     /// About how long a product takes: the busiest multiprocessor's elements, at the size's speed.
     fn time(self, form: &Form, parts: u64, gpu: Gpu) -> u64 {
-        let [bm, bn] = self.block;
-        let tiles = count(form.rows, form.cols, self.block).saturating_mul(parts);
+        let ([bm, bn], _) = self.shape();
+        let speed = match self {
+            Size::Large => 100,
+            Size::Small => 75,
+        };
+        let tiles = self.count(form.rows, form.cols).saturating_mul(parts);
         let busiest = tiles.div_ceil(u64::from(gpu.multiprocessors.max(1)));
-        busiest.saturating_mul(u64::from(bm * bn) * 1000) / self.speed
+        busiest.saturating_mul(u64::from(bm * bn) * 1000) / speed
     }
-}
 
-/// The tile that should take the least time. `parts` are the batch's entries, times the chunks.
-pub(super) fn choose(form: &Form, parts: u64, inputs: Inputs, gpu: Gpu) -> Tile {
-    let suits = |size: &&Size| size.any_strides || inputs.wide();
-    let sizes = SIZES.iter().filter(suits);
-    let best = sizes.min_by_key(|size| size.time(form, parts, gpu));
-    best.unwrap_or(&SIZES[1]).tile(inputs, gpu)
-}
+    /// The size that should take the least time. `parts` are the batch's entries, times the chunks.
+    pub fn choose(form: &Form, parts: u64, inputs: Inputs, gpu: Gpu) -> Self {
+        let time = |size: Size| size.time(form, parts, gpu);
+        match inputs.wide() && time(Size::Large) <= time(Size::Small) {
+            true => Size::Large,
+            false => Size::Small,
+        }
+    }
 
-/// Tiles of one matrix.
-fn count(rows: usize, cols: usize, [bm, bn]: [u32; 2]) -> u64 {
-    let (down, across) = (rows.div_ceil(bm as usize), cols.div_ceil(bn as usize));
-    (down as u64).saturating_mul(across as u64)
+    /// All parameters: those for which the compiler's registers suffice (`kernels/instances.txt`).
+    pub fn tile(self, inputs: Inputs, split: bool, gpu: Gpu) -> Tile {
+        let orders = (inputs.lhs.order, inputs.rhs.order);
+        let (bk, stages, resident) = match (self, inputs.element, gpu.arch) {
+            // 16-bit operands are widened on their way through registers.
+            (Size::Large, Dtype::BF16 | Dtype::F16, _) => (16, 2, 2),
+            (Size::Small, Dtype::BF16 | Dtype::F16, _) => (16, 2, 4),
+            (_, Dtype::F32, ..ASYNC_COPIES) => (16, 2, 2),
+            (Size::Small, Dtype::F32, _) => (16, 4, 4),
+            // Shared memory for three blocks of 56 KiB.
+            (Size::Large, Dtype::F32, 90..120) => match (orders, split) {
+                ((1, 0), true) => (32, 2, 2),
+                ((1, _), _) => (32, 2, 3),
+                ((_, 0), _) => (16, 3, 3),
+                _ => (16, 3, 2),
+            },
+            (Size::Large, Dtype::F32, _) => (16, 3, 2),
+        };
+        let ([bm, bn], [tm, tn]) = self.shape();
+        Tile {
+            bm,
+            bn,
+            tm,
+            tn,
+            bk,
+            stages,
+            // A left operand contiguous along the reduction holds more of the right one.
+            unroll: if orders == (0, 0) { bk / 4 } else { 1 },
+            resident,
+        }
+    }
 }
 
 impl Tile {
-    /// Blocks for one matrix.
-    pub fn count(self, rows: usize, cols: usize) -> u64 {
-        count(rows, cols, [self.bm, self.bn])
-    }
-
     /// Threads of a block.
     pub fn threads(self) -> u32 {
         self.bm / self.tm * (self.bn / self.tn)
@@ -158,16 +154,17 @@ pub(crate) struct FewRows {
 
 impl FewRows {
     /// The parameters for at most [`FEW_ROWS`] rows. Tens of KiB are on their way where loads go
-    /// past the registers; elsewhere one stage is, and the rest fits the 48 KiB of every GPU.
+    /// past the registers; elsewhere one stage is.
     pub fn of(rows: usize, inputs: Inputs, gpu: Gpu) -> Self {
         let rows = rows.clamp(1, FEW_ROWS).next_power_of_two() as u32;
         FewRows {
             rows,
             cols: 32,
             bk: 256 / inputs.element.size_in_bytes() as u32,
-            stages: match (inputs.rhs.width, inputs.element) {
-                (2.., _) if gpu.arch >= ASYNC_COPIES => 8,
-                (_, Dtype::F32) => 4,
+            stages: match (gpu.arch, inputs.rhs.width, inputs.element) {
+                (..ASYNC_COPIES, _, _) => 2,
+                (_, 2.., _) => 8,
+                (_, _, Dtype::F32) => 4,
                 _ => 3,
             },
         }
