@@ -34,20 +34,23 @@ add() {
     gzip -9 -f "$dir/programs/$1"
 }
 
-# tests NAME ARGUMENTS…: the one test program of `cargo test ARGUMENTS…`.
-tests() {
-    local name=$1
+# build NAMES COMMAND…: adds the programs of the targets with these names that cargo builds.
+build() {
+    local names=$1 name messages
     shift
-    cargo test --locked --release --no-run --message-format=json-render-diagnostics "$@" |
-        sed -nE '/"profile":\{[^}]*"test":true/s/.*"executable":"([^"]+)".*/\1/p' | add "$name"
+    messages=$(cargo "$@" --locked --release --message-format=json-render-diagnostics)
+    for name in $names; do
+        sed -nE "/\"name\":\"$name\"/s/.*\"executable\":\"([^\"]+)\".*/\1/p" <<<"$messages" |
+            add "$name"
+    done
 }
 
-tests core -p sgemm-bi-core --features cuda --lib
-tests gpu -p sgemm-bi-tests --features cuda --test gpu
-tests candle -p candle-sgemm-bi --features cuda --test cuda
-cargo build --locked --release -p sgemm-bi-examples --features cuda --bin train-mlp \
-    --message-format=json-render-diagnostics |
-    sed -nE '/"name":"train-mlp"/s/.*"executable":"([^"]+)".*/\1/p' | add train-mlp
+# Together: Candle's kernels take many minutes, and a package with other features has its own.
+build "cuda train-mlp" build -p candle-sgemm-bi -p sgemm-bi-examples --test cuda --bin train-mlp \
+    --features candle-sgemm-bi/cuda,sgemm-bi-examples/cuda
+# Without Candle in the graph, CUDA's libraries are not linked but opened.
+build "sgemm_bi_core gpu" test --no-run -p sgemm-bi-core -p sgemm-bi-tests --lib --test gpu \
+    --features sgemm-bi-core/cuda,sgemm-bi-tests/cuda
 
 cp tests/goldens/*.txt "$dir/goldens"
 cp examples/README.md "$dir/hashes.md"

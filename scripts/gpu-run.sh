@@ -36,7 +36,7 @@ print(*dict.fromkeys(sys.path + site.getsitepackages() + [site.getusersitepackag
 found=$(libraries | awk '!seen[$0]++' | paste -sd :)
 export LD_LIBRARY_PATH="$found${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 
-export SGEMM_BI_REQUIRE_GPU=1 SGEMM_BI_GOLDENS="$here/goldens" RUST_BACKTRACE=1
+export SGEMM_BI_REQUIRE_GPU=1 SGEMM_BI_GOLDENS="$here/goldens"
 export SGEMM_BI_CACHE_DIR="${SGEMM_BI_CACHE_DIR:-$work/cache}"
 
 passed=() failed=()
@@ -76,12 +76,12 @@ train() {
         "$work/train-mlp" --out "$work/weights.safetensors" --expect "$hash" "$@"
 }
 
-candle() { needs candle && "$work/candle"; }
+candle() { needs cuda && "$work/cuda"; }
 
 nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader 2>/dev/null ||
     echo "nvidia-smi does not answer"
 
-check "core" "$work/core"
+check "core" "$work/sgemm_bi_core"
 check "gpu" "$work/gpu"
 check "candle" candle
 # | `options` | `hash` |, and the hash without options.
