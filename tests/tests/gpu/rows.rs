@@ -30,7 +30,7 @@ const SHAPES: [(usize, usize); 14] = [
 /// A buffer of one value.
 fn one(dtype: Dtype, value: f32) -> Buffer {
     match dtype {
-        Dtype::F32 => vec![f32::round(value)].into(),
+        Dtype::F32 => vec![<f32 as Element>::round(value)].into(),
         Dtype::BF16 => vec![bf16::round(value)].into(),
         _ => vec![f16::round(value)].into(),
     }
