@@ -58,6 +58,19 @@ else
     skip "lints" "clippy is not installed"
 fi
 
+# NVRTC, from PyPI, compiles every kernel for every architecture; a spill or a warning fails. Then the
+# tests of the CUDA engine's host side have a real compiler too.
+nvrtc=${CARGO_TARGET_DIR:-$PWD/target}/nvrtc-venv
+if have python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; then
+    check "CUDA kernels compile" python3 scripts/check-kernels.py "$nvrtc"
+    for folder in "$nvrtc"/lib/python*/site-packages/nvidia/{cu13,cuda_nvrtc}/lib; do
+        [ ! -d "$folder" ] || SGEMM_BI_TEST_NVRTC=${SGEMM_BI_TEST_NVRTC:+$SGEMM_BI_TEST_NVRTC:}$folder
+    done
+    export SGEMM_BI_TEST_NVRTC
+else
+    skip "CUDA kernels compile" "python3 with its venv module is not installed"
+fi
+
 # The CUDA engine needs nothing of CUDA to build; its GPU tests say where they are skipped.
 cuda=(--features sgemm-bi-core/cuda,sgemm-bi-tests/cuda)
 
