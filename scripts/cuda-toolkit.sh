@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes a CUDA 13.0 toolkit in DIR from PyPI's wheels: enough to build and link Candle's `cuda`
-# feature, on any x86-64 or ARM Linux, without root, a driver or a GPU. About 2 GB.
+# feature, on x86-64 Linux (not tried on ARM), without root, a driver or a GPU. About 2 GB.
 #
 #   scripts/cuda-toolkit.sh DIR
 #   . DIR/env.sh
