@@ -80,6 +80,10 @@ else
     echo "cargo-nextest is not installed: cargo test runs the tests instead"
     check "tests" cargo test --locked --workspace "${cuda[@]}" --no-fail-fast --bins --lib --tests
 fi
+ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1' ||
+    skip "tests on a GPU" "no NVIDIA driver is installed; scripts/gpu-bundle.sh takes them to one"
+echo "of the ignored tests, one_product and in_a_fresh_process are run by others, in child processes;"
+echo "all_of_every_f32 is listed below"
 check "doctests" cargo test --locked --workspace "${cuda[@]}" --doc
 
 check "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace "${cuda[@]}" --no-deps

@@ -63,18 +63,15 @@ impl<'a> Team<'a> {
         team.run(|member| member.phase(tasks, &task));
     }
 
-    /// Runs `work` on every thread of the team, in the floating-point environment of the contract.
-    /// All must go through the same phases.
+    /// Runs `work` on every thread of the team. All must go through the same phases.
     pub fn run(self, work: impl Fn(&mut Member<'_>) + Sync) {
         let tickets = Tickets::default();
         let member = || {
-            with_default_float_env(|| {
-                let ticket = tickets.taken.fetch_add(1, Ordering::Relaxed);
-                work(&mut Member {
-                    tickets: &tickets,
-                    ticket,
-                    tasks: 0,
-                });
+            let ticket = tickets.taken.fetch_add(1, Ordering::Relaxed);
+            work(&mut Member {
+                tickets: &tickets,
+                ticket,
+                tasks: 0,
             });
         };
         if self.threads <= 1 {
@@ -98,7 +95,8 @@ fn share<'scope>(scope: &rayon::Scope<'scope>, others: usize, member: &'scope (i
 
 impl Member<'_> {
     /// Does this thread's share of `tasks` tasks, each with its index, after every task of the
-    /// phases before is done.
+    /// phases before is done, in the floating-point environment of the contract: for each task
+    /// anew, since a task that waits for others may run a stranger's job meanwhile.
     pub fn phase(&mut self, tasks: usize, task: impl Fn(usize)) {
         let first = self.tasks;
         self.tasks += tasks;
@@ -108,7 +106,7 @@ impl Member<'_> {
         self.tickets.wait_for(first);
         while self.ticket < self.tasks {
             let done = Done(&self.tickets.done);
-            task(self.ticket - first);
+            with_default_float_env(|| task(self.ticket - first));
             drop(done);
             self.ticket = self.tickets.taken.fetch_add(1, Ordering::Relaxed);
         }

@@ -246,7 +246,7 @@ fn elsewhere(variables: &[(&str, &str)]) -> String {
 }
 
 #[test]
-#[ignore = "others run it"]
+#[ignore = "the tests of a missing GPU, a missing compiler and the cache run it in child processes"]
 fn one_product() {
     let begin = std::time::Instant::now();
     let engine = match CudaEngine::new(0) {
