@@ -80,7 +80,7 @@ else
     echo "cargo-nextest is not installed: cargo test runs the tests instead"
     check "tests" cargo test --locked --workspace "${cuda[@]}" --no-fail-fast --bins --lib --tests
 fi
-ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1' ||
+grep -q 'libcuda\.so\.1' <<<"$(ldconfig -p 2>/dev/null)" ||
     skip "tests on a GPU" "no NVIDIA driver is installed; scripts/gpu-bundle.sh takes them to one"
 echo "of the ignored tests, one_product and in_a_fresh_process are run by others, in child processes;"
 echo "all_of_every_f32 is listed below"
