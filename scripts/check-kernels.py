@@ -55,7 +55,9 @@ def launch(kernel, defines):
     d = {name: int(value) for name, value in defines.items()}
     if kernel == "tile":
         threads = d["BM"] // d["TM"] * (d["BN"] // d["TN"])
-        return threads, d["STAGES"] * (d["BM"] + d["BN"]) * d["BK"] * 4
+        pitches = d["BM"] + 4 * d["LHS_ORDER"] + d["BN"] + 4 * d["RHS_ORDER"]
+        slots = 4 * d["STAGES"] * d["BK"] * pitches
+        return threads, max(slots, 16 * (d["BM"] // d["TM"]) * (d["BN"] + 4))
     if kernel == "few_rows":
         lines = d["COLS"] + (0 if d["ONES"] else d["ROWS"])
         return d["COLS"] * 4, d["STAGES"] * lines * d["BK"] * (4 if d["ELEMENT"] == 0 else 2)

@@ -29,7 +29,7 @@ PAIRS = {
 }
 LARGE = [(4096, 4096, 4096), (8192, 8192, 8192), (8192, 4096, 14336), (65536, 1024, 1024),
          (4096, 1536, 3072), (2048, 768, 3072), (2048, 768, 512), (512, 4096, 4096),
-         (64, 4096, 4096), (1000, 1000, 1000)]
+         (64, 4096, 4096), (1000, 1000, 1000), (513, 384, 769)]
 FEW = [(m, k, n) for m in (1, 16) for k, n in ((4096, 4096), (4096, 14336), (14336, 4096))]
 
 
@@ -87,7 +87,7 @@ class Instance:
         d = self.defines
         if self.kernel == "tile":
             return (f"tile {d['BM']}x{d['BN']} {d['TM']}x{d['TN']} k{d['BK']} s{d['STAGES']} "
-                    f"u{d['UNROLL']} r{d['RESIDENT']} w{d['LHS_WIDTH']}"
+                    f"f{d['FENCE']} r{d['RESIDENT']} w{d['LHS_WIDTH']}"
                     + (" split" if d["SPLIT"] == "1" else ""))
         if self.kernel == "few_rows":
             return (f"few {d['ROWS']}x{d['COLS']} k{d['BK']} s{d['STAGES']} w{d['RHS_WIDTH']}"

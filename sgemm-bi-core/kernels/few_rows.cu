@@ -10,14 +10,14 @@ constexpr int WORKING = ROWS / HELD;  // row groups that compute; the others onl
 
 template <bool READ>
 struct LhsOf {
-    using Type = Loader<ELEMENT, 1, LHS_WIDTH, ROWS, BK, THREADS, true>;
+    using Type = Loader<ELEMENT, 1, LHS_WIDTH, ROWS, BK, THREADS>;
 };
 template <>
 struct LhsOf<false> {
     using Type = NoLoader;
 };
 using Lhs = typename LhsOf<!ONES>::Type;
-using Rhs = Loader<ELEMENT, RHS_ORDER, RHS_WIDTH, COLS, BK, THREADS, true>;
+using Rhs = Loader<ELEMENT, RHS_ORDER, RHS_WIDTH, COLS, BK, THREADS>;
 using Stored = typename Element<ELEMENT>::Type;
 
 // The dynamic shared memory of a launch, in bytes.
@@ -88,7 +88,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             first_k);
     Lhs lhs(args.lhs, entry.lhs + place.row * args.lhs_row, args.lhs_row, args.lhs_red, place.rows,
             first_k);
-    const Ending<OUT, BIAS, SPLIT> end = {args, place};
 
     const int chunks = SPLIT ? 1 : args.chunks;
 #pragma unroll 1
@@ -104,7 +103,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             }
         });
         if (group >= WORKING) continue;
-        end.template operator()<HELD, 1, 1>(
-            acc, chunk, [&](int i) { return first_row + i; }, [&](int) { return col; });
+        const Ending<OUT, BIAS, SPLIT> end(args, place, chunk);
+#pragma unroll
+        for (int i = 0; i < HELD; ++i) end(acc[i], first_row + i, col);
     }
 }

@@ -31,8 +31,7 @@ extern "C" __global__ void __launch_bounds__(256) fold(const GRID_CONSTANT Produ
         const float* chunk = args.totals + index;
 #pragma unroll 4
         for (int i = 0; i < args.chunks; ++i, chunk += count) total = __fadd_rn(total, *chunk);
-        const float bias =
-            args.bias_along == 2 ? bias_at<BIAS>(args, 2, row) : bias_at<BIAS>(args, 1, col);
+        const float bias = bias_at<BIAS>(args, row, col);
         *out = Element<OUT>::narrow(__fadd_rn(total, bias));
     }
 }

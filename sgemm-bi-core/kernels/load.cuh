@@ -1,7 +1,8 @@
-// Operand tiles from global into shared memory, several in flight, and the loop that consumes them.
+// Operand tiles as they are, from global into shared memory, several in flight, and the loop that
+// consumes them: what `few_rows.cu` streams its operands with.
 #pragma once
 
-#include "product.cuh"
+#include "vector.cuh"
 
 // Where element (line, k) of a tile lies in shared memory, in elements of T.
 //
@@ -30,50 +31,20 @@ struct TileLayout {
     }
 };
 
-template <int BYTES>
-struct Packed;
-template <>
-struct Packed<16> {
-    using Type = uint4;
-};
-template <>
-struct Packed<4> {
-    using Type = unsigned;
-};
-template <>
-struct Packed<2> {
-    using Type = unsigned short;
-};
-
-constexpr int lanes_along(int vectors, int threads) {
-    int lanes = 1;
-    while (lanes * 2 <= threads && vectors % (lanes * 2) == 0) lanes *= 2;
-    return lanes;
-}
-
 // Copies tiles of LINES lines by DEPTH elements of the reduction, one after the other, by all
 // THREADS threads of a block. ORDER and WIDTH are the defines of the kernel: WIDTH elements are
-// read at a time along the direction that ORDER names. WIDTH 1 honours any strides. KEEP stores
-// elements as they are; otherwise they are widened to f32.
+// read at a time along the direction that ORDER names. WIDTH 1 honours any strides.
 //
 // Outside the matrix, and beyond the end of the reduction, tiles hold zeros, in both operands at
 // the same k: such a product adds +0.0, which changes no total.
-template <int DTYPE, int ORDER, int WIDTH, int LINES, int DEPTH, int THREADS, bool KEEP>
+template <int DTYPE, int ORDER, int WIDTH, int LINES, int DEPTH, int THREADS>
 struct Loader {
     using Type = typename Element<DTYPE>::Type;
     using Vector = typename Packed<WIDTH * sizeof(Type)>::Type;
-    template <bool C, typename A, typename B>
-    struct Choose {
-        using T = A;
-    };
-    template <typename A, typename B>
-    struct Choose<false, A, B> {
-        using T = B;
-    };
-    using Stored = typename Choose<KEEP, Type, float>::T;
+    using Stored = Type;
     using Layout = TileLayout<Stored, ORDER, LINES, DEPTH>;
 #if __CUDA_ARCH__ >= 800
-    static constexpr bool ASYNC = KEEP && WIDTH * sizeof(Type) >= 4;
+    static constexpr bool ASYNC = WIDTH * sizeof(Type) >= 4;
 #else
     static constexpr bool ASYNC = false;
 #endif
@@ -178,22 +149,9 @@ struct Loader {
             } else if (WHOLE || count >= WIDTH) {
                 held[s] = *reinterpret_cast<const Vector*>(from);
             } else {
-                held[s] = gather(from, count);
+                held[s] = first_of<Vector, WIDTH>(from, count);
             }
         }
-    }
-
-    // The first `count` elements from an address, and zeros.
-    static __device__ __forceinline__ Vector gather(const Type* from, int count) {
-        union {
-            Vector vector;
-            Type element[WIDTH];
-        } out = {};
-#pragma unroll
-        for (int e = 0; e + 1 < WIDTH; ++e) {
-            if (e < count) out.element[e] = from[e];
-        }
-        return out.vector;
     }
 
     // Writes what `fetch` holds in registers, if it does, to its slot.
@@ -202,32 +160,7 @@ struct Loader {
 #pragma unroll
             for (int s = 0; s < STEPS; ++s) {
                 if (!takes_part(s)) continue;
-                settle_step(slot, held[s], s);
-            }
-        }
-    }
-
-    static __device__ __forceinline__ void settle_step(Stored* slot, Vector vector, int s) {
-        if constexpr (KEEP) {
-            *reinterpret_cast<Vector*>(slot + place(s)) = vector;
-        } else if constexpr (WIDTH == 1) {
-            slot[place(s)] = Element<DTYPE>::widen(vector);
-        } else {
-            union {
-                Vector vector;
-                Type element[WIDTH];
-            } in = {vector};
-#pragma unroll
-            for (int first = 0; first < WIDTH; first += 4) {
-                // Vectors of four f32 of a line are permuted by themselves: the lowest bit of
-                // their number is exchanged where the key's is set.
-                const int piece = ORDER == 0 ? first : first ^ (Layout::key(thread_line() + step_line(s)) & 1) * 4;
-                const int at = ORDER == 0 ? place(s) + first : (place(s) & ~7) + piece;
-                *reinterpret_cast<float4*>(slot + at) =
-                    make_float4(Element<DTYPE>::widen(in.element[first]),
-                                Element<DTYPE>::widen(in.element[first + 1]),
-                                Element<DTYPE>::widen(in.element[first + 2]),
-                                Element<DTYPE>::widen(in.element[first + 3]));
+                *reinterpret_cast<Vector*>(slot + place(s)) = held[s];
             }
         }
     }

@@ -135,6 +135,11 @@ __device__ __forceinline__ Place place_of(const Product& p, int tile_rows, int t
     return place;
 }
 
+template <int N, typename T>
+struct alignas(N * sizeof(T)) Run {
+    T value[N];
+};
+
 // A tile of the output or of the totals; strides in elements.
 template <typename T>
 struct Target {
@@ -150,53 +155,47 @@ struct Target {
     __device__ __forceinline__ T* at(int i, int j) const { return origin + i * row + j * col; }
 };
 
-template <typename T>
-struct alignas(4 * sizeof(T)) Four {
-    T value[4];
-};
-
-// Elements of one output row: columns `col` … `col + N − 1` of the tile's row `row`.
-struct Run {
-    int row, col;
-    int begin, end;  // the part of 0 … N that this block stores
-};
-
-template <int N, typename T>
-__device__ __forceinline__ void load_run(const Target<T>& from, const Run& run, float (&to)[N]) {
-    if (N == 4 && from.runs && run.begin == 0 && run.end == N) {
-        const auto four = *reinterpret_cast<const Four<T>*>(from.at(run.row, run.col));
+// The N columns from `col` on of a tile's row, as one vector, or those with a bit in `mask`.
+template <bool VECTOR, int N, typename T>
+__device__ __forceinline__ void load_run(float (&to)[N], const Target<T>& from, int row, int col,
+                                         unsigned mask) {
+    const T* at = from.at(row, col);
+    if constexpr (VECTOR) {
+        const auto run = *reinterpret_cast<const Run<N, T>*>(at);
 #pragma unroll
-        for (int j = 0; j < N; ++j) to[j] = four.value[j];
-        return;
-    }
+        for (int j = 0; j < N; ++j) to[j] = run.value[j];
+    } else {
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-        if (j >= run.begin && j < run.end) to[j] = *from.at(run.row, run.col + j);
+        for (int j = 0; j < N; ++j) {
+            if (mask >> j & 1) to[j] = at[j * from.col];
+        }
     }
 }
 
-template <int N, typename T>
-__device__ __forceinline__ void store_run(const Target<T>& to, const Run& run,
+template <bool VECTOR, int N, typename T>
+__device__ __forceinline__ void store_run(const Target<T>& to, int row, int col, unsigned mask,
                                           const T (&from)[N]) {
-    if (N == 4 && to.runs && run.begin == 0 && run.end == N) {
-        Four<T> four;
+    T* at = to.at(row, col);
+    if constexpr (VECTOR) {
+        Run<N, T> run;
 #pragma unroll
-        for (int j = 0; j < N; ++j) four.value[j] = from[j];
-        *reinterpret_cast<Four<T>*>(to.at(run.row, run.col)) = four;
-        return;
-    }
+        for (int j = 0; j < N; ++j) run.value[j] = from[j];
+        *reinterpret_cast<Run<N, T>*>(at) = run;
+    } else {
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-        if (j >= run.begin && j < run.end) *to.at(run.row, run.col + j) = from[j];
+        for (int j = 0; j < N; ++j) {
+            if (mask >> j & 1) at[j * to.col] = from[j];
+        }
     }
 }
 
-// A bias value, or +0.0 if there is none: a total is never −0.0, so adding that changes no bit.
+// An output's bias, or +0.0 if there is none: a total is never −0.0, so adding that changes no bit.
 template <int BIAS_DTYPE>
-__device__ __forceinline__ float bias_at(const Product& p, int along, long long index) {
+__device__ __forceinline__ float bias_at(const Product& p, long long row, long long col) {
     using Type = typename Element<BIAS_DTYPE>::Type;
-    if (p.bias_along != along) return 0.0f;
-    return Element<BIAS_DTYPE>::widen(static_cast<const Type*>(p.bias)[index]);
+    if (p.bias_along == 0) return 0.0f;
+    return Element<BIAS_DTYPE>::widen(
+        static_cast<const Type*>(p.bias)[p.bias_along == 1 ? col : row]);
 }
 
 // Where a block's chunks go: added to the running total one after the other, the last one with
@@ -207,83 +206,71 @@ struct Ending {
     using Out = typename Element<OUT_DTYPE>::Type;
     const Product& p;
     const Place place;
+    const Target<Out> out;
+    const Target<float> totals;
+    const bool last, resumes;
 
-    __device__ __forceinline__ Target<Out> output() const {
-        Out* out = static_cast<Out*>(p.out) + entry_of(p, place.entry).out;
-        return {out + place.row * p.out_row + place.col * p.out_col, p.out_row, p.out_col};
-    }
-    __device__ __forceinline__ Target<float> workspace() const {
-        const long long matrix = place.chunk * p.batch + place.entry;
-        return {p.totals + (matrix * p.rows + place.row) * p.cols + place.col, p.cols, 1};
-    }
-    __device__ __forceinline__ auto running() const {
-        if constexpr (OUT_DTYPE == F32) {
-            return output();
+    __device__ __forceinline__ Ending(const Product& p, const Place& place, int chunk)
+        : p(p), place(place),
+          out(static_cast<Out*>(p.out) + entry_of(p, place.entry).out + place.row * p.out_row +
+                  place.col * p.out_col,
+              p.out_row, p.out_col),
+          totals(p.totals + ((place.chunk * p.batch + place.entry) * p.rows + place.row) * p.cols +
+                     place.col,
+                 p.cols, 1),
+          last(chunk + 1 == p.chunks), resumes(chunk > 0 || (OUT_DTYPE == F32 && p.accumulate)) {}
+
+    // Ends the N columns from `col` on of the tile's row `row`, whose chunk is `acc`. What is not
+    // this block's to store is left out.
+    template <int N>
+    __device__ __forceinline__ void operator()(const float (&acc)[N], int row, int col) const {
+        if (row < place.first_row || row >= place.rows) return;
+        const bool all = col >= place.first_col && col + N <= place.cols;
+        const bool runs = SPLIT_CHUNKS ? totals.runs
+                          : OUT_DTYPE == F32 ? out.runs
+                                             : out.runs && totals.runs;
+        if (N == 4 && all && runs) {
+            end<(N == 4), N>(acc, row, col, ~0u);
         } else {
-            return workspace();
+            unsigned mask = 0;
+#pragma unroll
+            for (int j = 0; j < N; ++j) {
+                mask |= (col + j >= place.first_col && col + j < place.cols) << j;
+            }
+            end<false, N>(acc, row, col, mask);
         }
     }
-    // The part of a run of N columns that is this block's to store.
-    template <int N>
-    __device__ __forceinline__ Run run(int row, int col) const {
-        const bool mine = row >= place.first_row && row < place.rows;
-        return {row, col, mine ? max(0, place.first_col - col) : N,
-                mine ? min(N, place.cols - col) : 0};
-    }
 
-    // Ends chunk `chunk` of a tile. A thread holds `acc[i][g * N + j]` for tile row `row(i)` and
-    // tile column `col(g) + j`.
-    template <int ROWS_HELD, int COLS_HELD, int N, typename Row, typename Col>
-    __device__ __forceinline__ void operator()(const float (&acc)[ROWS_HELD][COLS_HELD], int chunk,
-                                               Row row, Col col) const {
+    template <bool VECTOR, int N>
+    __device__ __forceinline__ void end(const float (&acc)[N], int row, int col,
+                                        unsigned mask) const {
         if constexpr (SPLIT_CHUNKS) {
-            const Target<float> to = workspace();
-#pragma unroll
-            for (int i = 0; i < ROWS_HELD; ++i) {
-#pragma unroll
-                for (int g = 0; g < COLS_HELD / N; ++g) {
-                    float value[N];
-#pragma unroll
-                    for (int j = 0; j < N; ++j) value[j] = acc[i][g * N + j];
-                    store_run<N>(to, run<N>(row(i), col(g)), value);
-                }
-            }
+            store_run<VECTOR, N>(totals, row, col, mask, acc);
         } else {
-            const bool last = chunk + 1 == p.chunks;
-            const bool resumes = chunk > 0 || (OUT_DTYPE == F32 && p.accumulate);
-            const auto total_at = running();
-            const Target<Out> out_at = output();
-            float bias[COLS_HELD];
-#pragma unroll
-            for (int c = 0; c < COLS_HELD; ++c) {
-                const int at = min(col(c / N) + c % N, place.cols - 1);
-                bias[c] = bias_at<BIAS_DTYPE>(p, 1, place.col + at);
+            float total[N] = {};
+            if (resumes) {
+                if constexpr (OUT_DTYPE == F32) {
+                    load_run<VECTOR, N>(total, out, row, col, mask);
+                } else {
+                    load_run<VECTOR, N>(total, totals, row, col, mask);
+                }
             }
 #pragma unroll
-            for (int i = 0; i < ROWS_HELD; ++i) {
-                const int inside = min(row(i), place.rows - 1);
-                const float row_bias = bias_at<BIAS_DTYPE>(p, 2, place.row + inside);
+            for (int j = 0; j < N; ++j) {
+                total[j] = __fadd_rn(__fadd_rn(total[j], 0.0f), acc[j]);
+            }
+            if (last) {
+                Out result[N];
 #pragma unroll
-                for (int g = 0; g < COLS_HELD / N; ++g) {
-                    const Run cells = run<N>(row(i), col(g));
-                    float total[N] = {};
-                    if (resumes) load_run<N>(total_at, cells, total);
-#pragma unroll
-                    for (int j = 0; j < N; ++j) {
-                        total[j] = __fadd_rn(__fadd_rn(total[j], 0.0f), acc[i][g * N + j]);
-                    }
-                    if (last) {
-                        Out result[N];
-#pragma unroll
-                        for (int j = 0; j < N; ++j) {
-                            const float b = p.bias_along == 2 ? row_bias : bias[g * N + j];
-                            result[j] = Element<OUT_DTYPE>::narrow(__fadd_rn(total[j], b));
-                        }
-                        store_run<N>(out_at, cells, result);
-                    } else {
-                        store_run<N>(total_at, cells, total);
-                    }
+                for (int j = 0; j < N; ++j) {
+                    const float b = mask >> j & 1 ? bias_at<BIAS_DTYPE>(p, place.row + row, place.col + col + j) : 0.0f;
+                    result[j] = Element<OUT_DTYPE>::narrow(__fadd_rn(total[j], b));
                 }
+                store_run<VECTOR, N>(out, row, col, mask, result);
+            } else if constexpr (OUT_DTYPE == F32) {
+                store_run<VECTOR, N>(out, row, col, mask, total);
+            } else {
+                store_run<VECTOR, N>(totals, row, col, mask, total);
             }
         }
     }

@@ -43,9 +43,11 @@ pub(crate) static ROWS: Source = source!("rows");
 pub(crate) const FOLD_BLOCK: u32 = 256;
 
 /// What sources include, by the names they use.
-static HEADERS: [Text<'static>; 4] = [
+static HEADERS: [Text<'static>; 6] = [
     ("ptx.cuh", include_str!("../../kernels/ptx.cuh")),
     ("product.cuh", include_str!("../../kernels/product.cuh")),
+    ("vector.cuh", include_str!("../../kernels/vector.cuh")),
+    ("panel.cuh", include_str!("../../kernels/panel.cuh")),
     ("load.cuh", include_str!("../../kernels/load.cuh")),
     ("exp_ln.cuh", include_str!("../../kernels/exp_ln.cuh")),
 ];

@@ -238,7 +238,7 @@ impl Planner {
         let blocks = self.blocks(form, way) * if split { chunks } else { 1 };
         let (instance, block, shared) = match way {
             Way::FewRows(few) => self.few_rows(few, split),
-            Way::Tile(size) => self.tile(size.tile(self.inputs, split, self.gpu), split),
+            Way::Tile(size) => self.tile(size.tile(self.inputs, self.gpu), split),
         };
         let args = self.args(piece);
         plan.steps.push(Step {
@@ -287,8 +287,6 @@ impl Planner {
             ("ELEMENT", kernels::dtype(self.kinds.element)),
             ("OUT", out),
             ("BIAS", bias),
-            ("RHS_ORDER", self.inputs.rhs.order),
-            ("RHS_WIDTH", self.inputs.rhs.width),
             ("SPLIT", u32::from(split)),
         ]
     }
@@ -301,7 +299,12 @@ impl Planner {
             _ => 1,
         };
         let mut defines = self.common(split);
-        defines.extend([("LHS_WIDTH", lhs_width), ("ONES", u32::from(ones))]);
+        defines.extend([
+            ("RHS_ORDER", self.inputs.rhs.order),
+            ("LHS_WIDTH", lhs_width),
+            ("RHS_WIDTH", self.inputs.rhs.width),
+            ("ONES", u32::from(ones)),
+        ]);
         defines.extend(few.defines());
         let instance = Instance::new(&kernels::FEW_ROWS, defines);
         (
@@ -313,10 +316,6 @@ impl Planner {
 
     fn tile(&self, tile: Tile, split: bool) -> (Instance, u32, u32) {
         let mut defines = self.common(split);
-        defines.extend([
-            ("LHS_ORDER", self.inputs.lhs.order),
-            ("LHS_WIDTH", self.inputs.lhs.width),
-        ]);
         defines.extend(tile.defines());
         let instance = Instance::new(&kernels::TILE, defines);
         (instance, tile.threads(), tile.shared())

@@ -7,7 +7,7 @@ use crate::{BatchDim, Dtype};
 const WIDE: usize = 16;
 
 /// How an input is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Access {
     /// The direction to walk: 0 along lines (rows of the first operand, columns of the second), 1
     /// along the reduction.

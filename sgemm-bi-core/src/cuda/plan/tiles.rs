@@ -15,11 +15,6 @@ pub(crate) struct Inputs {
 }
 
 impl Inputs {
-    /// The operands' orders, as `kernels/README.md` numbers them.
-    fn orders(self) -> (u32, u32) {
-        (self.lhs.order, self.rhs.order)
-    }
-
     /// Whether both operands are loaded 16 bytes at a time.
     fn wide(self) -> bool {
         self.lhs.width > 1 && self.rhs.width > 1
@@ -40,30 +35,63 @@ pub(crate) struct Tile {
     pub tn: u32,
     pub bk: u32,
     pub stages: u32,
-    pub unroll: u32,
+    pub fence: u32,
     pub resident: u32,
+    /// What the operands are read with; see [`Size::width`].
+    pub lhs: Access,
+    pub rhs: Access,
 }
 
 /// A size of tiles: how much of the output a block of threads computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Size {
-    /// 96 × 128: the fewest conflicts of register banks.
+    /// 128 × 128 by 128 threads: most work for each element read from shared memory.
+    Huge,
+    /// 96 × 128 by 128 threads.
     Large,
     /// 64 × 64 by 64 threads: less is lost in the last wave.
     Medium,
-    /// 64 × 64 by 128 threads: for few tiles, and with registers to spare for the addresses of
-    /// single elements.
+    /// 64 × 64 by 128 threads: for few tiles.
     Small,
+    /// 32 × 64 by 128 threads: for very few.
+    Tiny,
 }
 
 impl Size {
     /// Elements of the output of a block, and of a thread.
     const fn shape(self) -> ([u32; 2], [u32; 2]) {
         match self {
+            Size::Huge => ([128, 128], [16, 8]),
             Size::Large => ([96, 128], [12, 8]),
             Size::Medium => ([64, 64], [8, 8]),
             Size::Small => ([64, 64], [8, 4]),
+            Size::Tiny => ([32, 64], [4, 4]),
         }
+    }
+
+    /// Percents of its full speed that a multiprocessor has with 1, 2, … blocks; with more, all.
+    /// Measured, as [`Size::speed`] is (docs/performance.md).
+    const fn with_few(self) -> &'static [u64] {
+        match self {
+            Size::Huge => &[70],
+            Size::Large => &[60, 90],
+            Size::Medium => &[45, 82, 92, 97, 99],
+            Size::Small => &[88, 95, 98],
+            Size::Tiny => &[78, 92],
+        }
+    }
+
+    /// The full speed, in percents of the largest tiles'. Operands are cheapest where lines are
+    /// contiguous, dearest where both have to be turned.
+    const fn speed(self, inputs: Inputs) -> u64 {
+        let by_turned = match self {
+            Size::Huge => [101, 100, 100],
+            Size::Large => [98, 99, 96],
+            Size::Medium => [97, 96, 90],
+            Size::Small => [86, 86, 78],
+            Size::Tiny => [72, 70, 66],
+        };
+        by_turned[(inputs.lhs.order + inputs.rhs.order) as usize]
     }
 
     /// Tiles of one matrix.
@@ -73,68 +101,73 @@ impl Size {
         (down as u64).saturating_mul(across as u64)
     }
 
-    /// About how long a product takes on the busiest multiprocessor, which has `resident` tiles at
-    /// a time. A wave that is not full takes at least as long as `least` tiles of a full one. The
-    /// figures are measured (docs/performance.md).
+    /// About how long a product takes on the busiest multiprocessor.
     fn time(self, form: &Form, parts: u64, inputs: Inputs, gpu: Gpu) -> u64 {
         let ([bm, bn], _) = self.shape();
-        let (speed, least) = match self {
-            Size::Large => (100, 2),
-            Size::Medium => (93, 2),
-            Size::Small if inputs.orders() == (0, 0) => (85, 1),
-            Size::Small => (70, 1),
-        };
-        let resident = u64::from(self.tile(inputs, false, gpu).resident);
+        let resident = u64::from(self.tile(inputs, gpu).resident);
         let tiles = self.count(form.rows, form.cols).saturating_mul(parts);
         let busiest = tiles.div_ceil(u64::from(gpu.multiprocessors.max(1)));
-        let in_full_waves = busiest / resident * resident;
-        let last_wave = match busiest - in_full_waves {
+        let rest = busiest % resident;
+        let full_waves = (busiest - rest).saturating_mul(100);
+        let last_wave = match rest {
             0 => 0,
-            tiles => tiles.max(least),
+            rest => rest * 10_000 / self.with_few().get(rest as usize - 1).unwrap_or(&100),
         };
-        let elements = (in_full_waves + last_wave).saturating_mul(u64::from(bm * bn));
-        elements.saturating_mul(100) / speed
+        let elements = (full_waves + last_wave).saturating_mul(u64::from(bm * bn));
+        elements / self.speed(inputs)
+    }
+
+    /// The sizes that there are instances of.
+    fn all(inputs: Inputs, gpu: Gpu) -> &'static [Self] {
+        match (inputs.wide(), inputs.element, gpu.arch) {
+            (false, Dtype::F32, _) => &[Size::Small, Size::Tiny],
+            (false, ..) => &[Size::Small],
+            (_, _, ..ASYNC_COPIES) => &[Size::Large, Size::Small, Size::Tiny],
+            (_, Dtype::F32, _) => &[
+                Size::Huge,
+                Size::Large,
+                Size::Medium,
+                Size::Small,
+                Size::Tiny,
+            ],
+            _ => &[Size::Huge, Size::Medium, Size::Small, Size::Tiny],
+        }
     }
 
     /// The size that should take the least time. `parts` are the batch's entries, times the chunks.
     pub fn choose(form: &Form, parts: u64, inputs: Inputs, gpu: Gpu) -> Self {
-        let sizes: &[Size] = if !inputs.wide() {
-            &[Size::Small]
-        } else if inputs.element == Dtype::F32
-            && inputs.lhs.order == 1
-            && (90..120).contains(&gpu.arch)
-        {
-            &[Size::Large, Size::Medium, Size::Small]
-        } else {
-            &[Size::Large, Size::Small]
-        };
         let time = |size: &Size| size.time(form, parts, inputs, gpu);
-        sizes
-            .iter()
-            .copied()
-            .min_by_key(time)
-            .unwrap_or(Size::Small)
+        let sizes = Self::all(inputs, gpu).iter().copied();
+        sizes.min_by_key(time).unwrap_or(Size::Small)
     }
 
     /// All parameters: those for which the compiler's registers suffice (`kernels/instances.txt`).
-    pub fn tile(self, inputs: Inputs, split: bool, gpu: Gpu) -> Tile {
-        let orders = inputs.orders();
-        let (bk, stages, resident) = match (self, inputs.element, gpu.arch) {
-            // 16-bit operands are widened on their way through registers.
-            (Size::Large, Dtype::BF16 | Dtype::F16, _) => (16, 2, 2),
-            (_, Dtype::BF16 | Dtype::F16, _) => (16, 2, 4),
-            (_, Dtype::F32, ..ASYNC_COPIES) => (16, 2, 2),
-            (Size::Medium, Dtype::F32, _) => (16, 4, 6),
-            (Size::Small, Dtype::F32, _) => (16, 4, 4),
-            // Shared memory for three blocks of 56 KiB.
-            (Size::Large, Dtype::F32, 90..120) => match (orders, split) {
-                ((1, 0), true) => (32, 2, 2),
-                ((1, _), _) => (32, 2, 3),
-                ((_, 0), false) => (32, 2, 3),
-                ((_, 0), true) => (16, 3, 3),
-                _ => (16, 3, 2),
-            },
-            (Size::Large, Dtype::F32, _) => (16, 3, 2),
+    pub fn tile(self, inputs: Inputs, gpu: Gpu) -> Tile {
+        let narrow = |access: Access| Access { width: 1, ..access };
+        let (lhs, rhs) = match (inputs.wide(), self, inputs.element) {
+            // Few threads have few loads on their way: those that go past the registers are
+            // single elements, but deep.
+            (true, Size::Tiny, Dtype::F32) if gpu.arch >= ASYNC_COPIES => {
+                (narrow(inputs.lhs), narrow(inputs.rhs))
+            }
+            (true, ..) => (inputs.lhs, inputs.rhs),
+            (false, ..) => (narrow(inputs.lhs), narrow(inputs.rhs)),
+        };
+        // What passes through registers needs two stages only.
+        let (bk, stages, fence, resident) = match (self, inputs.element, gpu.arch) {
+            (Size::Huge, Dtype::F32, _) => (8, 4, 1, 2),
+            (Size::Huge, ..) => (16, 2, 0, 2),
+            (Size::Large, _, ..ASYNC_COPIES) => (8, 2, 0, 2),
+            (Size::Large, ..) => (8, 4, 0, 3),
+            (Size::Medium, Dtype::F32, _) => (8, 4, 0, 6),
+            (Size::Medium, ..) => (16, 2, 0, 6),
+            (Size::Small, _, ..ASYNC_COPIES) => (16, 2, 0, 2),
+            (Size::Small, Dtype::F32, _) => (16, 3, 0, 4),
+            (Size::Small, ..) if lhs.width > 1 => (32, 2, 0, 3),
+            (Size::Small, ..) => (16, 2, 0, 3),
+            (Size::Tiny, _, ..ASYNC_COPIES) => (32, 2, 0, 3),
+            (Size::Tiny, Dtype::F32, _) => (32, 3, 0, 3),
+            (Size::Tiny, ..) => (64, 2, 0, 3),
         };
         let ([bm, bn], [tm, tn]) = self.shape();
         Tile {
@@ -144,9 +177,10 @@ impl Size {
             tn,
             bk,
             stages,
-            // A left operand contiguous along the reduction holds more of the right one.
-            unroll: if orders == (0, 0) && bk == 16 { 4 } else { 1 },
+            fence,
             resident,
+            lhs,
+            rhs,
         }
     }
 }
@@ -157,20 +191,28 @@ impl Tile {
         self.bm / self.tm * (self.bn / self.tn)
     }
 
-    /// Bytes of dynamic shared memory: tiles are widened to f32 on their way in.
+    /// Bytes of dynamic shared memory: operands, widened to f32, or sums on their way out.
     pub fn shared(self) -> u32 {
-        self.stages * (self.bm + self.bn) * self.bk * 4
+        let lhs = self.bm + 4 * self.lhs.order;
+        let rhs = self.bn + 4 * self.rhs.order;
+        let operands = 4 * self.stages * self.bk * (lhs + rhs);
+        let sums = 16 * (self.bm / self.tm) * (self.bn + 4);
+        operands.max(sums)
     }
 
-    pub fn defines(self) -> [(&'static str, u32); 8] {
+    pub fn defines(self) -> [(&'static str, u32); 12] {
         [
+            ("LHS_ORDER", self.lhs.order),
+            ("RHS_ORDER", self.rhs.order),
+            ("LHS_WIDTH", self.lhs.width),
+            ("RHS_WIDTH", self.rhs.width),
             ("BM", self.bm),
             ("BN", self.bn),
             ("TM", self.tm),
             ("TN", self.tn),
             ("BK", self.bk),
             ("STAGES", self.stages),
-            ("UNROLL", self.unroll),
+            ("FENCE", self.fence),
             ("RESIDENT", self.resident),
         ]
     }
