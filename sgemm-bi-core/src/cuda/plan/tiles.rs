@@ -123,7 +123,7 @@ impl Size {
             (false, Dtype::F32, _) => &[Size::Small, Size::Tiny],
             (false, ..) => &[Size::Small],
             (_, _, ..ASYNC_COPIES) => &[Size::Large, Size::Small, Size::Tiny],
-            (_, Dtype::F32, _) => &[
+            (_, Dtype::F32, 90..100) => &[
                 Size::Huge,
                 Size::Large,
                 Size::Medium,
@@ -165,7 +165,7 @@ impl Size {
             (Size::Small, Dtype::F32, _) => (16, 3, 0, 4),
             (Size::Small, ..) if lhs.width > 1 => (32, 2, 0, 3),
             (Size::Small, ..) => (16, 2, 0, 3),
-            (Size::Tiny, _, ..ASYNC_COPIES) => (32, 2, 0, 3),
+            (Size::Tiny, _, ..ASYNC_COPIES) => (16, 2, 0, 3),
             (Size::Tiny, Dtype::F32, _) => (32, 3, 0, 3),
             (Size::Tiny, ..) => (64, 2, 0, 3),
         };
