@@ -120,7 +120,7 @@ impl Size {
     /// The sizes that there are instances of.
     fn all(inputs: Inputs, gpu: Gpu) -> &'static [Self] {
         match (inputs.wide(), inputs.element, gpu.arch) {
-            (false, Dtype::F32, _) => &[Size::Small, Size::Tiny],
+            (false, Dtype::F32, ASYNC_COPIES..) => &[Size::Small, Size::Tiny],
             (false, ..) => &[Size::Small],
             (_, _, ..ASYNC_COPIES) => &[Size::Large, Size::Small, Size::Tiny],
             (_, Dtype::F32, 90..100) => &[
