@@ -159,8 +159,8 @@ struct Chains {
             rhs.pass(rhs_slot(ahead), k);
             if (k == BK) turn<true>(ahead);
             read(k % 2, k % BK);
-            // Keeps the reads here, a whole element ahead of their use; ptxas would put them off.
-            if constexpr (FENCE) __syncwarp();
+            // Keeps the reads here, a whole element ahead of their use: ptxas would put them off.
+            if (FENCE >> (k % 2 == 0) & 1) __syncwarp();
             multiply(acc, a[(k - 1) % 2], b[(k - 1) % 2]);
         }
     }

@@ -85,8 +85,8 @@ impl Size {
     /// contiguous, dearest where both have to be turned.
     const fn speed(self, inputs: Inputs) -> u64 {
         let by_turned = match self {
-            Size::Huge => [101, 100, 100],
-            Size::Large => [98, 99, 96],
+            Size::Huge => [100, 102, 101],
+            Size::Large => [102, 100, 98],
             Size::Medium => [97, 96, 90],
             Size::Small => [86, 86, 78],
             Size::Tiny => [72, 70, 66],
@@ -153,12 +153,13 @@ impl Size {
             (true, ..) => (inputs.lhs, inputs.rhs),
             (false, ..) => (narrow(inputs.lhs), narrow(inputs.rhs)),
         };
+        let gradient = inputs.lhs.order + inputs.rhs.order == 0;
         // What passes through registers needs two stages only.
         let (bk, stages, fence, resident) = match (self, inputs.element, gpu.arch) {
-            (Size::Huge, Dtype::F32, _) => (8, 4, 1, 2),
+            (Size::Huge, Dtype::F32, _) => (8, 4, if gradient { 3 } else { 1 }, 2),
             (Size::Huge, ..) => (16, 2, 0, 2),
             (Size::Large, _, ..ASYNC_COPIES) => (8, 2, 0, 2),
-            (Size::Large, ..) => (8, 4, 0, 3),
+            (Size::Large, ..) => (8, 4, 2, 3),
             (Size::Medium, Dtype::F32, _) => (8, 4, 0, 6),
             (Size::Medium, ..) => (16, 2, 0, 6),
             (Size::Small, _, ..ASYNC_COPIES) => (16, 2, 0, 2),
