@@ -12,16 +12,16 @@ type Status = c_int;
 type Handle = *mut c_void;
 type Sgemm = unsafe extern "C" fn(
     handle: Handle,
-    lhs_transposed: c_int,
-    rhs_transposed: c_int,
+    first_transposed: c_int,
+    second_transposed: c_int,
     rows: c_int,
     cols: c_int,
     reduction: c_int,
     alpha: *const f32,
-    lhs: u64,
-    lhs_stride: c_int,
-    rhs: u64,
-    rhs_stride: c_int,
+    first: u64,
+    first_stride: c_int,
+    second: u64,
+    second_stride: c_int,
     beta: *const f32,
     out: u64,
     out_stride: c_int,
@@ -92,40 +92,55 @@ impl Cublas {
     ///
     /// The memory must be what `gemm` says, and stay so until the stream has come here.
     pub unsafe fn gemm(&self, gemm: &Gemm, lhs: u64, rhs: u64, out: u64) -> Result<(), String> {
-        // Its matrices are stored by columns: it computes the transpose, outᵀ = rhsᵀ · lhsᵀ.
-        let (lhs_transposed, lhs_stride) = stored(gemm.lhs());
-        let (rhs_transposed, rhs_stride) = stored(gemm.rhs());
+        // Its matrices are stored by columns. An output stored by rows is the transpose of one:
+        // outᵀ = rhsᵀ · lhsᵀ.
+        let by_columns = gemm.out().col_stride != 1;
+        let (first, second) = if by_columns {
+            (
+                (gemm.lhs(), lhs, gemm.rows()),
+                (gemm.rhs(), rhs, gemm.cols()),
+            )
+        } else {
+            let (lhs_view, rhs_view) = (gemm.lhs().transposed(), gemm.rhs().transposed());
+            ((rhs_view, rhs, gemm.cols()), (lhs_view, lhs, gemm.rows()))
+        };
+        let out_stride = match by_columns {
+            true => gemm.out().col_stride,
+            false => gemm.out().row_stride,
+        };
+        let (first_transposed, first_stride) = stored(first.0);
+        let (second_transposed, second_stride) = stored(second.0);
         let (alpha, beta) = (1.0f32, 0.0f32);
         let size = |n: usize| n as c_int;
         // SAFETY: the caller's promise; alpha and beta are read before it returns.
         let status = unsafe {
             (self.sgemm)(
                 self.handle,
-                rhs_transposed,
-                lhs_transposed,
-                size(gemm.cols()),
-                size(gemm.rows()),
+                first_transposed,
+                second_transposed,
+                size(first.2),
+                size(second.2),
                 size(gemm.reduction()),
                 &alpha,
-                rhs,
-                size(rhs_stride),
-                lhs,
-                size(lhs_stride),
+                first.1,
+                size(first_stride),
+                second.1,
+                size(second_stride),
                 &beta,
                 out,
-                size(gemm.out().row_stride),
+                size(out_stride),
             )
         };
         check("cublasSgemm", status)
     }
 }
 
-/// Whether a row-major view is a transpose to cuBLAS, and its leading dimension.
+/// Whether a view is the transpose of a matrix stored by columns, and that one's column stride.
 fn stored(view: View) -> (c_int, usize) {
-    if view.col_stride == 1 {
-        (0, view.row_stride)
+    if view.row_stride == 1 {
+        (0, view.col_stride)
     } else {
-        (1, view.col_stride)
+        (1, view.row_stride)
     }
 }
 
