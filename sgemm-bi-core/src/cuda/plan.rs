@@ -191,10 +191,10 @@ struct Planner {
 
 impl Planner {
     fn way(&self, form: &Form) -> Way {
-        if form.rows <= FEW_ROWS {
-            return Way::FewRows(FewRows::of(form.rows, self.inputs, self.gpu));
-        }
         let parts = entries(form).saturating_mul(chunks(form).max(1));
+        if form.rows <= FEW_ROWS {
+            return Way::FewRows(FewRows::of(form, parts, self.inputs, self.gpu));
+        }
         Way::Tile(Size::choose(form, parts, self.inputs, self.gpu))
     }
 

@@ -41,9 +41,15 @@ fn plan_of(gemm: &Gemm) -> Plan {
     plan(Form::of(gemm), kinds(gemm), ALIGNED, H200)
 }
 
-/// Dynamic shared memory that every GPU of a generation has, in bytes.
+/// Most dynamic shared memory of a block, in bytes.
 fn shared_of(gpu: Gpu) -> u32 {
-    if gpu.arch < 80 { 48 << 10 } else { 99 << 10 }
+    let kib = match gpu.arch {
+        ..80 => 48, // Without asking for more.
+        80 | 87 => 163,
+        90..120 => 227,
+        _ => 99,
+    };
+    kib << 10
 }
 
 /// What an output element is computed from: where each operand's line begins and how it steps along

@@ -75,7 +75,8 @@ impl Size {
         match self {
             Size::Huge => &[70],
             Size::Large => &[60, 90],
-            Size::Medium => &[45, 82, 92, 97, 99],
+            // Of 64 threads each, for four schedulers.
+            Size::Medium => &[45, 80, 74, 97, 83],
             Size::Small => &[88, 95, 98],
             Size::Tiny => &[78, 92],
         }
@@ -144,15 +145,18 @@ impl Size {
     /// All parameters: those for which the compiler's registers suffice (`kernels/instances.txt`).
     pub fn tile(self, inputs: Inputs, gpu: Gpu) -> Tile {
         let narrow = |access: Access| Access { width: 1, ..access };
-        let (lhs, rhs) = match (inputs.wide(), self, inputs.element) {
-            // Few threads have few loads on their way: those that go past the registers are
-            // single elements, but deep.
-            (true, Size::Tiny, Dtype::F32) if gpu.arch >= ASYNC_COPIES => {
-                (narrow(inputs.lhs), narrow(inputs.rhs))
-            }
-            (true, ..) => (inputs.lhs, inputs.rhs),
-            (false, ..) => (narrow(inputs.lhs), narrow(inputs.rhs)),
+        let small = matches!(self, Size::Small | Size::Tiny);
+        let read = |access: Access| match inputs.element {
+            // Few threads have few loads on their way, unless those go past the registers: single
+            // elements, where vectors would have to be turned.
+            Dtype::F32 if small && gpu.arch >= ASYNC_COPIES => match access.order {
+                0 => access,
+                _ => narrow(access),
+            },
+            _ if inputs.wide() => access,
+            _ => narrow(access),
         };
+        let (lhs, rhs) = (read(inputs.lhs), read(inputs.rhs));
         let gradient = inputs.lhs.order + inputs.rhs.order == 0;
         // What passes through registers needs two stages only.
         let (bk, stages, fence, resident) = match (self, inputs.element, gpu.arch) {
@@ -229,21 +233,30 @@ pub(crate) struct FewRows {
 }
 
 impl FewRows {
-    /// The parameters for at most [`FEW_ROWS`] rows. Tens of KiB are on their way where loads go
-    /// past the registers; elsewhere one stage is.
-    pub fn of(rows: usize, inputs: Inputs, gpu: Gpu) -> Self {
-        let rows = rows.clamp(1, FEW_ROWS).next_power_of_two() as u32;
-        FewRows {
+    /// The parameters for at most [`FEW_ROWS`] rows. `parts` are the batch's entries, times the
+    /// chunks that may run side by side. Where loads go past the registers, as many stages are on
+    /// their way as leave room for all of a multiprocessor's blocks; elsewhere one is.
+    pub fn of(form: &Form, parts: u64, inputs: Inputs, gpu: Gpu) -> Self {
+        let rows = form.rows.clamp(1, FEW_ROWS).next_power_of_two() as u32;
+        let bytes = inputs.element.size_in_bytes() as u32;
+        let stage = FewRows {
             rows,
             cols: 32,
-            bk: 256 / inputs.element.size_in_bytes() as u32,
-            stages: match (gpu.arch, inputs.rhs.width, inputs.element) {
-                (..ASYNC_COPIES, _, _) => 2,
-                (_, 2.., _) => 8,
-                (_, _, Dtype::F32) => 4,
-                _ => 3,
-            },
-        }
+            bk: 256 / bytes,
+            stages: 1,
+        };
+        let blocks = stage.count(form.cols).saturating_mul(parts);
+        let busiest = blocks
+            .div_ceil(u64::from(gpu.multiprocessors.max(1)))
+            .max(1);
+        let each = shared_memory(gpu) / (busiest * u64::from(stage.shared(false, inputs.element)));
+        let stages = match (gpu.arch, inputs.rhs.width, inputs.element) {
+            (..ASYNC_COPIES, _, _) => 2,
+            (_, 2.., _) => each.clamp(4, 16) as u32 / 2 * 2,
+            (_, _, Dtype::F32) => 4,
+            _ => 3,
+        };
+        FewRows { stages, ..stage }
     }
 
     /// Blocks for one matrix.
@@ -270,6 +283,16 @@ impl FewRows {
             ("STAGES", self.stages),
         ]
     }
+}
+
+/// Bytes of a multiprocessor's shared memory that blocks may share, less what each takes besides.
+fn shared_memory(gpu: Gpu) -> u64 {
+    let kib = match gpu.arch {
+        80 | 87 => 150,
+        90..120 => 208,
+        _ => 92,
+    };
+    kib << 10
 }
 
 /// Blocks of threads that keep a GPU busy to the end: with fewer, chunks run side by side.

@@ -32,6 +32,9 @@ fn checked(arch: u32) -> Vec<Parameters> {
 }
 
 fn essential(mut parameters: Parameters) -> Parameters {
+    if parameters.contains_key("ROWS") {
+        parameters.remove("STAGES"); // Bytes on their way, not registers.
+    }
     for name in [
         "OUT",
         "BIAS",
