@@ -28,7 +28,7 @@ static_assert(CHUNK % BK == 0 && BK % 64 == 0, "tiles of the reduction do not cr
 static_assert(!ONES || ROWS == 1, "a row of ones");
 
 constexpr int STEP = 16 / sizeof(Stored);  // elements of a vector
-constexpr int UNROLLED = 8 / HELD;         // steps that the loop writes out: loads run ahead
+constexpr int UNROLLED = HELD == 1 ? 16 : 8 / HELD;  // steps that the loop writes out
 
 // STEP elements of line `line` from k on, a multiple of STEP, in a tile of ORDER 1.
 template <int LINES>

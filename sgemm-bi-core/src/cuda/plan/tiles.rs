@@ -239,7 +239,7 @@ impl FewRows {
     pub fn of(form: &Form, parts: u64, inputs: Inputs, gpu: Gpu) -> Self {
         let rows = form.rows.clamp(1, FEW_ROWS).next_power_of_two() as u32;
         let bytes = inputs.element.size_in_bytes() as u32;
-        let stage = FewRows {
+        let mut stage = FewRows {
             rows,
             cols: 32,
             bk: 256 / bytes,
@@ -249,10 +249,14 @@ impl FewRows {
         let busiest = blocks
             .div_ceil(u64::from(gpu.multiprocessors.max(1)))
             .max(1);
+        if busiest == 1 && gpu.arch >= ASYNC_COPIES && inputs.rhs.width > 1 {
+            // Nobody else works while the block's threads meet: they meet half as often.
+            stage.bk *= 2;
+        }
         let each = shared_memory(gpu) / (busiest * u64::from(stage.shared(false, inputs.element)));
         let stages = match (gpu.arch, inputs.rhs.width, inputs.element) {
             (..ASYNC_COPIES, _, _) => 2,
-            (_, 2.., _) => each.clamp(4, 16) as u32 / 2 * 2,
+            (_, 2.., _) => each.clamp(3, 16) as u32,
             (_, _, Dtype::F32) => 4,
             _ => 3,
         };
