@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Builds the GPU tests and train-mlp on a machine that may have no GPU, into the folder DIR of less
-# than 60 MB, to be copied to a machine that has one. There, without Rust,
+# Builds the GPU tests, the GPU benchmark and train-mlp on a machine that may have no GPU, into the
+# folder DIR of less than 60 MB, to be copied to a machine that has one. There, without Rust,
 #
-#   DIR/run.sh
-#
-# runs everything, prints a summary and exits by the outcome.
+#   DIR/run.sh          runs every check, prints a summary and exits by the outcome
+#   DIR/run.sh bench    prints the benchmark's tables
 #
 #   scripts/gpu-bundle.sh DIR
 #
@@ -34,14 +33,15 @@ add() {
     gzip -9 -f "$dir/programs/$1"
 }
 
-# build NAMES COMMAND…: adds the programs of the targets with these names that cargo builds.
+# build NAMES COMMAND…: adds the programs of the targets with these names that cargo builds, under
+# the same name, or for TARGET=NAME under that one.
 build() {
     local names=$1 name messages
     shift
     messages=$(cargo "$@" --locked --release --message-format=json-render-diagnostics)
     for name in $names; do
-        sed -nE "/\"name\":\"$name\"/s/.*\"executable\":\"([^\"]+)\".*/\1/p" <<<"$messages" |
-            add "$name"
+        sed -nE "/\"name\":\"${name%=*}\"/s/.*\"executable\":\"([^\"]+)\".*/\1/p" <<<"$messages" |
+            add "${name#*=}"
     done
 }
 
@@ -51,6 +51,8 @@ build "cuda train-mlp" build -p candle-sgemm-bi -p sgemm-bi-examples --test cuda
 # Without Candle in the graph, CUDA's libraries are not linked but opened.
 build "sgemm_bi_core gpu" test --no-run -p sgemm-bi-core -p sgemm-bi-tests --lib --test gpu \
     --features sgemm-bi-core/cuda,sgemm-bi-tests/cuda
+
+build "cuda=bench" build -p sgemm-bi-core --bench cuda --features cuda
 
 cp tests/goldens/*.txt "$dir/goldens"
 cp examples/README.md "$dir/hashes.md"

@@ -4,6 +4,7 @@
 # GPU everything fails. Prints a summary; exits non-zero if anything failed.
 #
 #   run.sh [CHECK…]    all checks, or those whose names begin with one of the words
+#   run.sh bench       only the benchmark: products against cuBLAS, and the start of an engine
 #
 # CUDA_LIBRARIES is a folder to look for libraries in first. Kernels are compiled anew, into a
 # folder that is removed in the end, unless SGEMM_BI_CACHE_DIR names another.
@@ -80,6 +81,14 @@ candle() { needs cuda && "$work/cuda"; }
 
 nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader 2>/dev/null ||
     echo "nvidia-smi does not answer"
+
+bench() {
+    "$work/bench" --startup && "$work/bench" --startup && "$work/bench" --markdown
+}
+if [ "${only[*]-}" = bench ]; then
+    bench
+    exit
+fi
 
 check "core" "$work/sgemm_bi_core"
 check "gpu" "$work/gpu"
