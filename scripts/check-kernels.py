@@ -3,8 +3,9 @@
 
 Fails on an error, a compiler warning, a register spill or a stack frame. NVRTC comes from PyPI,
 into a virtual environment made on first use. What passed is remembered by content, so a second run
-is fast. With --out, writes the cubins of one table and architecture and a manifest into a folder,
-for a GPU machine that has no NVRTC (scripts/tune_kernels.py).
+is fast. With --out, writes the cubins of one table into a folder: with a manifest, for a GPU machine
+that has no NVRTC (scripts/tune_kernels.py; one architecture), and with the sources and a list, for a
+build that embeds them (SGEMM_BI_EMBED names the folder; any number of architectures).
 """
 
 import argparse
@@ -14,6 +15,7 @@ import hashlib
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import venv
@@ -147,6 +149,24 @@ def compile_instance(job):
     return found, int(registers[1]) if registers else 0, cubin
 
 
+def write_embed(folder, manifest):
+    """What sgemm-bi-core/build.rs reads: a list, and the sources that the cubins were made from."""
+    # How much ptxas says about a kernel does not change it.
+    flags = [flag for flag in FLAGS if not flag.startswith("--ptxas-options")]
+    flags += [f"-D{name}={value}" for name, value in constants().items()]
+    lines = ["sgemm-bi embed 1", "flags " + " ".join(flags)]
+    sources = folder / "sources"
+    sources.mkdir(parents=True, exist_ok=True)
+    names = {f"{entry['kernel']}.cu" for entry in manifest}
+    for path in [*sorted(KERNELS.glob("*.cuh")), *(KERNELS / name for name in sorted(names))]:
+        shutil.copyfile(path, sources / path.name)
+        lines.append(f"source {path.name}")
+    for entry in manifest:
+        defines = [f"{name}={value}" for name, value in sorted(entry["defines"].items())]
+        lines.append(" ".join(["cubin", entry["arch"], entry["cubin"], entry["kernel"], *defines]))
+    (folder / "embed.txt").write_text("\n".join(lines) + "\n")
+
+
 def environment(folder):
     """The site-packages of a virtual environment that has NVRTC."""
     folder = pathlib.Path(folder)
@@ -169,12 +189,10 @@ def main():
                         help="only this one; may be repeated")
     parser.add_argument("--table", default=KERNELS / "instances.txt")
     parser.add_argument("--match", default="", help="only instances whose line matches")
-    parser.add_argument("--out", help="folder for cubins and manifest.json; one --arch")
+    parser.add_argument("--out", help="folder for cubins, manifest.json and embed.txt")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     archs = options.arch or ARCHS
-    if options.out and len(archs) != 1:
-        parser.error("--out needs one --arch")
 
     site = environment(options.venv)
     remembered = None
@@ -205,15 +223,17 @@ def main():
             if options.out and cubin:
                 folder = pathlib.Path(options.out)
                 folder.mkdir(parents=True, exist_ok=True)
-                name = f"{kernel}-{hashlib.sha256(line.encode()).hexdigest()[:12]}.cubin"
+                digest = hashlib.sha256(line.encode()).hexdigest()[:12]
+                name = f"{kernel}-{digest}.{arch}.cubin"
                 (folder / name).write_bytes(cubin)
                 threads, shared = launch(kernel, defines)
-                manifest.append({"kernel": kernel, "defines": defines, "cubin": name,
+                manifest.append({"kernel": kernel, "arch": arch, "defines": defines, "cubin": name,
                                  "registers": registers, "threads": threads, "shared": shared,
                                  "spills": bool(found)})
     if options.out:
-        out = {"arch": archs[0], "chunk": int(constants()["CHUNK"]), "instances": manifest}
+        out = {"archs": archs, "chunk": int(constants()["CHUNK"]), "instances": manifest}
         (pathlib.Path(options.out) / "manifest.json").write_text(json.dumps(out, indent=1) + "\n")
+        write_embed(pathlib.Path(options.out), manifest)
     print(f"{len(jobs) - failures} of {len(jobs)} instances compile without a spill or a warning")
     return 1 if failures else 0
 

@@ -4,10 +4,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use cudarc::driver::{CudaContext, sys};
+use cudarc::driver::{CudaContext, DriverError, sys};
 
 use super::cache::{Cache, Key};
 use super::driver::{Driver, driver};
+use super::embed::EMBED;
 use super::nvrtc::{Nvrtc, Text};
 use crate::Dtype;
 use crate::contract::{CANONICAL_NAN_16, CANONICAL_NAN_F32, CHUNK};
@@ -43,7 +44,7 @@ pub(crate) static ROWS: Source = source!("rows");
 pub(crate) const FOLD_BLOCK: u32 = 256;
 
 /// What sources include, by the names they use.
-static HEADERS: [Text<'static>; 6] = [
+pub(super) static HEADERS: [Text<'static>; 6] = [
     ("ptx.cuh", include_str!("../../kernels/ptx.cuh")),
     ("product.cuh", include_str!("../../kernels/product.cuh")),
     ("vector.cuh", include_str!("../../kernels/vector.cuh")),
@@ -62,6 +63,17 @@ const FLAGS: [&str; 6] = [
     "--prec-sqrt=true",
     "-default-device",
 ];
+
+/// The flags that every instance is compiled with.
+pub(super) fn common_flags() -> Vec<String> {
+    let contract = [
+        format!("-DCHUNK={CHUNK}"),
+        format!("-DNAN_F32={CANONICAL_NAN_F32:#X}u"),
+        format!("-DNAN_16={CANONICAL_NAN_16:#X}u"),
+    ];
+    let flags = FLAGS.into_iter().map(str::to_owned);
+    flags.chain(contract).collect()
+}
 
 /// The number of a dtype in kernels.
 pub(crate) fn dtype(dtype: Dtype) -> u32 {
@@ -93,15 +105,9 @@ impl Instance {
 
     /// The flags that it is compiled with, but for the target.
     pub fn flags(&self) -> Vec<String> {
-        let contract = [
-            format!("-DCHUNK={CHUNK}"),
-            format!("-DNAN_F32={CANONICAL_NAN_F32:#X}u"),
-            format!("-DNAN_16={CANONICAL_NAN_16:#X}u"),
-        ];
         let defines = self.defines.iter();
         let defines = defines.map(|(name, value)| format!("-D{name}={value}"));
-        let flags = FLAGS.into_iter().map(str::to_owned);
-        flags.chain(contract).chain(defines).collect()
+        common_flags().into_iter().chain(defines).collect()
     }
 
     fn module(&self) -> ModuleKey {
@@ -233,15 +239,24 @@ impl Kernels {
             Some(folder) => folder.display().to_string(),
             None => "off".into(),
         };
-        format!("sm_{}; {compiler}; cache: {cache}", self.arch)
+        let embedded = match EMBED.is_empty() {
+            true => String::new(),
+            false => format!("{}; ", EMBED.describe(&HEADERS, self.arch)),
+        };
+        format!("sm_{}; {embedded}{compiler}; cache: {cache}", self.arch)
     }
 
     fn module(&self, instance: &Instance) -> Result<Module> {
-        let compiler = self.compiler()?;
-        let (key, compile) = compilation(compiler, instance, self.arch)?;
         self.context
             .bind_to_thread()
             .map_err(driver("bind the context"))?;
+        let not_embedded = match embedded(instance, self.arch) {
+            Ok(module) => return Ok(module),
+            Err(why) => why,
+        };
+        let compiler = self.compiler();
+        let compiler = compiler.map_err(|error| explained(error, not_embedded))?;
+        let (key, compile) = compilation(compiler, instance, self.arch)?;
         // An entry that the driver refuses is as good as none.
         if let Some(code) = self.cache.load(key)
             && let Ok(module) = Driver::load_module(&code)
@@ -262,6 +277,42 @@ impl Kernels {
         Ok(Function(
             function.map_err(driver("find a kernel in its module"))?,
         ))
+    }
+}
+
+/// An instance's embedded code, loaded into the bound context. Without it, the reason in words; none
+/// where nothing is embedded.
+fn embedded(instance: &Instance, arch: u32) -> std::result::Result<Module, Option<String>> {
+    if EMBED.is_empty() {
+        return Err(None);
+    }
+    let code = EMBED.find(instance, &HEADERS, arch).map_err(Some)?;
+    // One that the driver refuses is as good as none.
+    let module = Driver::load_module(code);
+    module.map(Module).map_err(|why| {
+        let DriverError(code) = why;
+        Some(format!("the driver refuses `{instance}`: {code:?}"))
+    })
+}
+
+/// A missing compiler's error, with the reason why an embedded kernel did not make it needless.
+fn explained(error: Error, not_embedded: Option<String>) -> Error {
+    match (error, not_embedded) {
+        (
+            Error::NoNvrtc {
+                major,
+                package,
+                variable,
+                looked,
+            },
+            Some(why),
+        ) => Error::NoNvrtc {
+            major,
+            package,
+            variable,
+            looked: format!("the kernels embedded in this build: {why}\n  {looked}"),
+        },
+        (error, _) => error,
     }
 }
 

@@ -8,6 +8,7 @@
 mod args;
 mod cache;
 mod driver;
+mod embed;
 mod find;
 mod kernels;
 mod launch;
@@ -58,6 +59,10 @@ pub use targets::{DeviceTargets, TargetType};
 ///
 /// The first one is taken that compiles for the GPU and is no newer than the driver (its major
 /// version).
+///
+/// Where kernels were embedded when this crate was built (with `SGEMM_BI_EMBED`, see the README), the
+/// driver alone is enough for what they cover. They are used only if they were made from the same
+/// sources.
 ///
 /// Compiled kernels are kept in `SGEMM_BI_CACHE_DIR`, or in `sgemm-bi` in `XDG_CACHE_HOME` or
 /// `~/.cache`; an empty `SGEMM_BI_CACHE_DIR` turns that off. Whatever is wrong with the folder or an

@@ -34,3 +34,27 @@ fn real_compilers_make_every_sample_for_an_old_and_a_new_gpu() {
         }
     }
 }
+
+#[test]
+fn a_missing_compiler_says_why_no_embedded_kernel_served() {
+    let missing = || Error::NoNvrtc {
+        major: 13,
+        package: "nvidia-cuda-nvrtc",
+        variable: "SGEMM_BI_NVRTC",
+        looked: "/a: no NVRTC".into(),
+    };
+    let why = "none of them is `tile BM=96` for sm_90";
+    let text = explained(missing(), Some(why.into())).to_string();
+    let expected = format!("the kernels embedded in this build: {why}\n  /a: no NVRTC");
+    assert!(text.ends_with(&expected), "{text}");
+    let text = explained(missing(), None).to_string();
+    assert!(!text.contains("embedded"), "{text}");
+    let other = explained(
+        Error::NoDevice {
+            ordinal: 1,
+            count: 1,
+        },
+        Some(why.into()),
+    );
+    assert!(matches!(other, Error::NoDevice { .. }));
+}
