@@ -1,6 +1,7 @@
 //! The constants of the kernels' exp and ln against those of the CPU's, and the instances.
 
-use super::{Kernel, RowOp, Step, TargetType};
+use super::kernels::{Kernel, Step};
+use super::{RowOp, TargetType};
 use crate::Dtype;
 use crate::math;
 
