@@ -44,19 +44,19 @@ macro_rules! with_isa {
     ($simd:expr, $isa:ident => $body:expr) => {
         match $simd {
             Simd::Portable => {
-                let $isa = isa::Portable;
+                let $isa = $crate::cpu::isa::Portable;
                 $body
             }
             #[cfg(target_arch = "x86_64")]
             Simd::Avx2 => {
                 // SAFETY: an engine's level is one that the processor has (`Simd::require`).
-                let $isa = unsafe { isa::Avx2::new() };
+                let $isa = unsafe { $crate::cpu::isa::Avx2::new() };
                 $body
             }
             #[cfg(target_arch = "x86_64")]
             Simd::Avx512 => {
                 // SAFETY: as above.
-                let $isa = unsafe { isa::Avx512::new() };
+                let $isa = unsafe { $crate::cpu::isa::Avx512::new() };
                 $body
             }
             #[cfg(not(target_arch = "x86_64"))]
@@ -64,6 +64,7 @@ macro_rules! with_isa {
         }
     };
 }
+use with_isa;
 
 impl CpuEngine {
     /// An engine at the best SIMD level that the processor has, or the one that the environment

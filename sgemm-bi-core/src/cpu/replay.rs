@@ -1,32 +1,37 @@
 //! The tensor-core tier on the CPU: the block function replayed exactly, a tile of the output at a
 //! time (contract section 5).
 
-mod lanes;
+mod kernel;
 mod panel;
+mod terms;
 
 use std::ops::Range;
 
 use rayon::prelude::*;
 
-use self::lanes::Arithmetic;
-use self::panel::{LANES, Lhs, Rhs};
-use super::Simd;
+use self::kernel::Arithmetic;
+use self::panel::{Lhs, Rhs};
+use self::terms::Terms;
+use super::{Simd, with_isa};
 use super::float_env::with_default_float_env;
 use crate::contract::{CHUNK, TensorCoreModel};
 use crate::error::Result;
 use crate::operands::with_slice;
 use crate::{Element, Gemm, Operands, SliceMut, SliceRef};
 
-/// Rows and columns of the output tile that is one task.
-const TILE_ROWS: usize = 64;
-const TILE_COLS: usize = 4 * LANES;
+/// Most rows and columns of the output tile that is one task: packing is shared by them.
+const TILE_ROWS: usize = 256;
+const TILE_COLS: usize = 512;
+
+/// Least columns of a tile: smaller ones spend their time on packing.
+const LEAST_COLS: usize = 64;
 
 /// Elements of the reduction that a panel holds: a group of columns then fits the first cache.
 /// A multiple of every block length and a divisor of [`CHUNK`].
-const DEPTH: usize = 512;
+const DEPTH: usize = 128;
 
 /// Tiles for each thread whose results are held at once before they are stored.
-const TILES_IN_FLIGHT: usize = 16;
+const TILES_IN_FLIGHT: usize = 4;
 
 /// Computes a product of bf16 or f16 operands in the tensor-core tier.
 ///
@@ -43,13 +48,18 @@ pub(super) fn gemm(
         return Ok(()); // A batch of nothing may have any number of entries.
     }
     let (bias, out) = (operands.bias, operands.out);
-    let arithmetic = Arithmetic::new(model, gemm.dtype(), simd);
+    let arithmetic = Arithmetic {
+        parameters: model.half_precision(),
+        dtype: gemm.dtype(),
+    };
     match (operands.lhs, operands.rhs) {
         (SliceRef::BF16(lhs), SliceRef::BF16(rhs)) => {
-            Replay::new(gemm, arithmetic, lhs, rhs, bias).run(out);
+            let replay = Replay::new(gemm, arithmetic, lhs, rhs, bias);
+            with_isa!(simd, isa => replay.run(isa, out));
         }
         (SliceRef::F16(lhs), SliceRef::F16(rhs)) => {
-            Replay::new(gemm, arithmetic, lhs, rhs, bias).run(out);
+            let replay = Replay::new(gemm, arithmetic, lhs, rhs, bias);
+            with_isa!(simd, isa => replay.run(isa, out));
         }
         _ => return Err(gemm.unsupported_tier("the CPU engine")),
     }
@@ -92,13 +102,14 @@ impl<'a, T: Element> Replay<'a, T> {
         }
     }
 
-    fn run(&self, mut out: SliceMut<'_>) {
-        let tiles_down = self.gemm.rows().div_ceil(TILE_ROWS);
-        let tiles_across = self.gemm.cols().div_ceil(TILE_COLS);
+    fn run<W: Terms>(&self, isa: W, mut out: SliceMut<'_>) {
+        let size = self.tile_size();
+        let tiles_down = self.gemm.rows().div_ceil(size.0);
+        let tiles_across = self.gemm.cols().div_ceil(size.1);
         let tiles = self.gemm.batch_len() * tiles_down * tiles_across;
         let tile = |index| {
             let (down, across) = (index / tiles_across, index % tiles_across);
-            self.tile(down / tiles_down, down % tiles_down, across)
+            self.tile(size, down / tiles_down, down % tiles_down, across)
         };
         let wave = TILES_IN_FLIGHT * rayon::current_num_threads();
         for first in (0..tiles).step_by(wave) {
@@ -107,7 +118,12 @@ impl<'a, T: Element> Replay<'a, T> {
             let computed: Vec<(Tile, Vec<f32>)> = computed
                 .map(|index| {
                     let tile = tile(index);
-                    let totals = with_default_float_env(|| self.totals(&tile, held));
+                    let totals = with_default_float_env(|| {
+                        isa.vectorize(
+                            #[inline(always)]
+                            || self.totals(isa, &tile, held),
+                        )
+                    });
                     (tile, totals)
                 })
                 .collect();
@@ -119,15 +135,33 @@ impl<'a, T: Element> Replay<'a, T> {
         }
     }
 
-    fn tile(&self, entry: usize, down: usize, across: usize) -> Tile {
+    /// Rows and columns of a tile: large, for panels are packed for each, but enough tiles for all
+    /// threads.
+    fn tile_size(&self) -> (usize, usize) {
+        let (mut rows, mut cols) = (TILE_ROWS, TILE_COLS);
+        let enough = 2 * rayon::current_num_threads();
+        let tiles = |rows, cols| {
+            let down = self.gemm.rows().div_ceil(rows);
+            self.gemm.batch_len() * down * self.gemm.cols().div_ceil(cols)
+        };
+        while tiles(rows, cols) < enough && cols > LEAST_COLS {
+            match self.gemm.rows() > rows / 2 && rows > cols / 2 {
+                true => rows /= 2,
+                false => cols /= 2,
+            }
+        }
+        (rows, cols)
+    }
+
+    fn tile(&self, size: (usize, usize), entry: usize, down: usize, across: usize) -> Tile {
         let (lhs_offset, rhs_offset, out_offset) = self.gemm.batch_offsets(entry);
-        let (row, col) = (down * TILE_ROWS, across * TILE_COLS);
+        let (row, col) = (down * size.0, across * size.1);
         Tile {
             lhs_offset,
             rhs_offset,
             out_offset,
-            rows: row..self.gemm.rows().min(row + TILE_ROWS),
-            cols: col..self.gemm.cols().min(col + TILE_COLS),
+            rows: row..self.gemm.rows().min(row + size.0),
+            cols: col..self.gemm.cols().min(col + size.1),
         }
     }
 
@@ -137,9 +171,11 @@ impl<'a, T: Element> Replay<'a, T> {
     }
 
     /// The tile's totals, bias included, row by row (contract sections 3, 5 and 7).
-    fn totals(&self, tile: &Tile, out: SliceRef<'_>) -> Vec<f32> {
+    #[inline(always)]
+    fn totals<W: Terms>(&self, isa: W, tile: &Tile, out: SliceRef<'_>) -> Vec<f32> {
         let (rows, cols) = (tile.rows.len(), tile.cols.len());
-        let groups = cols.div_ceil(LANES);
+        let group = 2 * W::LANES;
+        let padded = cols.div_ceil(group) * group;
         let mut totals = vec![0.0; rows * cols];
         if self.gemm.accumulates() {
             for (line, row) in totals.chunks_exact_mut(cols).zip(tile.rows.clone()) {
@@ -151,29 +187,27 @@ impl<'a, T: Element> Replay<'a, T> {
             }
         }
         let reduction = self.gemm.reduction();
-        let depth = DEPTH.min(reduction);
-        let block_length = self.arithmetic.block_length();
-        let mut lhs = Lhs::new(rows, depth, block_length);
-        let mut rhs = Rhs::new(groups, depth, block_length);
-        let mut chain = vec![[0.0; LANES]; rows * groups];
+        let block_length = self.arithmetic.parameters.length;
+        let (mut lhs, mut rhs) = (Lhs::new(block_length), Rhs::new(group, block_length));
+        let mut chain = vec![0.0; rows * padded];
         for chunk in (0..reduction).step_by(CHUNK) {
             let end = reduction.min(chunk + CHUNK);
-            chain.fill([0.0; LANES]);
+            chain.fill(0.0);
             for first in (chunk..end).step_by(DEPTH) {
                 let depth = first..end.min(first + DEPTH);
                 let view = self.gemm.lhs();
                 let view = view.at(view.offset + tile.lhs_offset);
-                lhs.fill(self.lhs, view, tile.rows.clone(), depth.clone());
+                lhs.fill(isa, self.lhs, view, tile.rows.clone(), depth.clone());
                 let view = self.gemm.rhs();
                 let view = view.at(view.offset + tile.rhs_offset);
-                rhs.fill(self.rhs, view, tile.cols.clone(), depth);
-                self.arithmetic.advance(&lhs, &rhs, &mut chain);
+                rhs.fill(isa, self.rhs, view, tile.cols.clone(), depth);
+                self.arithmetic.advance(isa, &lhs, &rhs, &mut chain);
             }
             for (line, chain) in totals
                 .chunks_exact_mut(cols)
-                .zip(chain.chunks_exact(groups))
+                .zip(chain.chunks_exact(padded))
             {
-                for (total, chunk) in line.iter_mut().zip(chain.as_flattened()) {
+                for (total, chunk) in line.iter_mut().zip(chain) {
                     *total += chunk;
                 }
             }

@@ -14,6 +14,18 @@ const LANES: usize = 8;
 #[repr(align(32))]
 pub(in crate::cpu) struct Lanes([f32; LANES]);
 
+impl Portable {
+    #[inline(always)]
+    pub(in crate::cpu) fn to_array(self, vector: Lanes) -> [f32; LANES] {
+        vector.0
+    }
+
+    #[inline(always)]
+    pub(in crate::cpu) fn from_array(self, values: [f32; LANES]) -> Lanes {
+        Lanes(values)
+    }
+}
+
 impl Isa for Portable {
     type Vector = Lanes;
 

@@ -1,237 +1,241 @@
-//! Panels: operands split into sign, significand and exponent once, laid out for the lanes.
+//! Panels: operands widened, with their exponents, laid out for the kernel.
 
 use std::ops::Range;
 
-use crate::tensor_core::{Format, Number};
-use crate::{Element, View};
+use crate::cpu::isa::{Isa, Strided};
+use crate::{Dtype, Element, View};
 
-/// Output columns that are computed side by side.
-pub(super) const LANES: usize = 16;
+/// Exponent of a zero: no sum with another operand's reaches the exponent of a product that is not
+/// zero, so a zero decides nothing.
+pub(super) const ZERO_EXPONENT: i16 = -1000;
 
-/// Exponent of a zero: no sum with another operand's reaches the exponent of a zero term, so a
-/// zero never decides the largest exponent of a block (the value carried in bounds that one).
-const ZERO_EXPONENT: i16 = -1000;
-
-/// Marks of the values that the lanes do not compute.
-const INFINITY_MARK: i16 = 1000;
-const NAN_MARK: i16 = 1001;
-
-/// `significand` · 2^(`exponent` − the format's fraction bits), or a marked special value.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Split {
-    pub(super) significand: i16,
-    pub(super) exponent: i16,
-}
-
-impl Split {
-    const ZERO: Self = Split {
-        significand: 0,
-        exponent: ZERO_EXPONENT,
-    };
-
-    #[inline(always)]
-    fn new<T: Element>(value: T) -> Self {
-        let format = Format::from(T::DTYPE);
-        let signed = |negative: bool, magnitude: i16| if negative { -magnitude } else { magnitude };
-        match format.split(value.bits()) {
-            Number::Nan => Split {
-                significand: 0,
-                exponent: NAN_MARK,
-            },
-            Number::Infinity { negative } => Split {
-                significand: signed(negative, 1),
-                exponent: INFINITY_MARK,
-            },
-            Number::Finite { significand: 0, .. } => Split::ZERO,
-            Number::Finite {
-                negative,
-                exponent,
-                significand,
-            } => Split {
-                significand: signed(negative, (significand >> format.spare_bits()) as i16),
-                exponent: exponent as i16,
-            },
-        }
-    }
-
-    fn is_special(self) -> bool {
-        self.exponent >= INFINITY_MARK
-    }
-
-    /// The value again. (A zero comes back positive, which no block can tell.)
-    pub(super) fn number(self, format: Format) -> Number {
-        let negative = self.significand < 0;
-        match self.exponent {
-            ZERO_EXPONENT => Number::ZERO,
-            INFINITY_MARK => Number::Infinity { negative },
-            NAN_MARK => Number::Nan,
-            exponent => Number::Finite {
-                negative,
-                exponent: i32::from(exponent),
-                significand: u32::from(self.significand.unsigned_abs()) << format.spare_bits(),
-            },
-        }
+/// The exponent of an operand as contract section 5 counts it: that of the format's smallest normal
+/// for subnormals. Infinities and NaN have any.
+#[inline(always)]
+fn exponent(value: f32, smallest: i32) -> i16 {
+    let twice = value.to_bits() << 1;
+    let exponent = ((twice >> 24) as i32 - 127).max(smallest);
+    if twice == 0 {
+        ZERO_EXPONENT
+    } else {
+        exponent as i16
     }
 }
 
-/// [`LANES`] neighbouring columns' elements at one place of the reduction.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SplitLanes {
-    pub(super) significands: [i16; LANES],
-    pub(super) exponents: [i16; LANES],
+/// Whether a value is an infinity or NaN.
+#[inline(always)]
+fn special(value: f32) -> bool {
+    value.to_bits() << 1 >= 0xff << 24
 }
 
-impl SplitLanes {
-    const ZERO: Self = SplitLanes {
-        significands: [0; LANES],
-        exponents: [ZERO_EXPONENT; LANES],
-    };
-
-    pub(super) fn lane(&self, lane: usize) -> Split {
-        Split {
-            significand: self.significands[lane],
-            exponent: self.exponents[lane],
-        }
+/// The exponent of a format's smallest normal value.
+fn smallest_exponent(dtype: Dtype) -> i32 {
+    match dtype {
+        Dtype::F16 => -14,
+        _ => -126,
     }
 }
 
-/// Rows of the first operand, each cut into blocks and padded with zeros to whole ones.
+/// Rows of the first operand, each padded with zeros to whole blocks.
 pub(super) struct Lhs {
     block_length: usize,
-    blocks: usize,
-    elements: Vec<Split>,
-    special: Vec<bool>,
+    /// Blocks of a row.
+    pub(super) blocks: usize,
+    pub(super) values: Vec<f32>,
+    /// Each exponent twice, in both halves of a word.
+    pub(super) exponents: Vec<i32>,
+    /// Whether a block holds an infinity or NaN.
+    pub(super) special: Vec<bool>,
 }
 
 impl Lhs {
-    /// An empty panel for `rows` rows and up to `depth` elements of the reduction.
-    pub(super) fn new(rows: usize, depth: usize, block_length: usize) -> Self {
-        let blocks = depth.div_ceil(block_length);
+    pub(super) fn new(block_length: usize) -> Self {
         Lhs {
             block_length,
             blocks: 0,
-            elements: Vec::with_capacity(rows * blocks * block_length),
-            special: Vec::with_capacity(rows * blocks),
+            values: Vec::new(),
+            exponents: Vec::new(),
+            special: Vec::new(),
         }
     }
 
-    /// Splits the elements that `view` places at `rows` and `depth`.
-    pub(super) fn fill<T: Element>(
+    /// Values of a row.
+    pub(super) fn width(&self) -> usize {
+        self.blocks * self.block_length
+    }
+
+    /// Takes the elements that `view` places at `rows` and `depth`.
+    #[inline(always)]
+    pub(super) fn fill<I: Isa, T: Element>(
         &mut self,
+        isa: I,
         source: &[T],
         view: View,
         rows: Range<usize>,
         depth: Range<usize>,
     ) {
         self.blocks = depth.len().div_ceil(self.block_length);
-        self.elements.clear();
-        self.special.clear();
-        for row in rows {
-            let start = self.elements.len();
-            let line = view.offset + row * view.row_stride;
-            let elements = depth.clone().map(|r| source[line + r * view.col_stride]);
-            self.elements.extend(elements.map(Split::new));
-            let padded = start + self.blocks * self.block_length;
-            self.elements.resize(padded, Split::ZERO);
-            let blocks = self.elements[start..].chunks_exact(self.block_length);
-            let special = blocks.map(|block| block.iter().any(|split| split.is_special()));
-            self.special.extend(special);
+        let width = self.width();
+        self.values.clear();
+        self.values.resize(rows.len() * width, 0.0);
+        let at = |row, r| view.offset + row * view.row_stride + r * view.col_stride;
+        if view.col_stride == 1 {
+            for (line, row) in self.values.chunks_exact_mut(width).zip(rows) {
+                let from = &source[at(row, depth.start)..][..depth.len()];
+                widen(isa, from, &mut line[..from.len()]);
+            }
+        } else {
+            // Neighbouring rows lie side by side: they are what is read in turn.
+            for (i, r) in depth.enumerate() {
+                for (j, row) in rows.clone().enumerate() {
+                    self.values[j * width + i] = source[at(row, r)].widen();
+                }
+            }
         }
-    }
-
-    /// The blocks of a row, and whether each holds an infinity or NaN.
-    #[inline(always)]
-    pub(super) fn blocks<const LENGTH: usize>(
-        &self,
-        row: usize,
-    ) -> impl Iterator<Item = (&[Split; LENGTH], bool)> {
-        let blocks = row * self.blocks..(row + 1) * self.blocks;
-        let special = self.special[blocks.clone()].iter().copied();
-        let (elements, _) = self.elements.as_chunks();
-        elements[blocks].iter().zip(special)
+        let smallest = smallest_exponent(T::DTYPE);
+        self.exponents.clear();
+        self.exponents.resize(self.values.len(), 0);
+        for (to, &value) in self.exponents.iter_mut().zip(&self.values) {
+            let exponent = i32::from(exponent(value, smallest));
+            *to = exponent << 16 | exponent & 0xffff;
+        }
+        self.special.clear();
+        let blocks = self.values.chunks_exact(self.block_length);
+        self.special
+            .extend(blocks.map(|block| block.iter().fold(false, |any, &v| any | special(v))));
     }
 }
 
-/// Groups of [`LANES`] columns of the second operand, each cut into blocks and padded with zeros
-/// to whole ones.
+/// Groups of columns of the second operand, each padded with zeros to whole blocks. In a group the
+/// columns' values at one place of the reduction lie side by side.
 pub(super) struct Rhs {
     block_length: usize,
-    blocks: usize,
-    elements: Vec<SplitLanes>,
-    special: Vec<u16>,
+    /// Columns of a group: twice the lanes of a vector.
+    pub(super) group: usize,
+    /// Blocks of a group.
+    pub(super) blocks: usize,
+    pub(super) values: Vec<f32>,
+    pub(super) exponents: Vec<i16>,
+    /// For each block of a group, a bit for each column that holds an infinity or NaN.
+    pub(super) special: Vec<u32>,
 }
 
 impl Rhs {
-    /// An empty panel for `groups` groups and up to `depth` elements of the reduction.
-    pub(super) fn new(groups: usize, depth: usize, block_length: usize) -> Self {
-        let blocks = depth.div_ceil(block_length);
+    pub(super) fn new(group: usize, block_length: usize) -> Self {
         Rhs {
             block_length,
+            group,
             blocks: 0,
-            elements: Vec::with_capacity(groups * blocks * block_length),
-            special: Vec::with_capacity(groups * blocks),
+            values: Vec::new(),
+            exponents: Vec::new(),
+            special: Vec::new(),
         }
     }
 
-    /// Splits the elements that `view` places at `depth` and `cols`.
-    pub(super) fn fill<T: Element>(
+    /// Places of the reduction in a group.
+    pub(super) fn height(&self) -> usize {
+        self.blocks * self.block_length
+    }
+
+    /// Takes the elements that `view` places at `depth` and `cols`.
+    #[inline(always)]
+    pub(super) fn fill<I: Isa, T: Element>(
         &mut self,
+        isa: I,
         source: &[T],
         view: View,
         cols: Range<usize>,
         depth: Range<usize>,
     ) {
         self.blocks = depth.len().div_ceil(self.block_length);
-        self.elements.clear();
-        self.special.clear();
-        for first in cols.clone().step_by(LANES) {
-            let start = self.elements.len();
-            let padded = start + self.blocks * self.block_length;
-            self.elements.resize(padded, SplitLanes::ZERO);
-            let lanes = cols.end.min(first + LANES) - first;
-            for (lanes_at, r) in self.elements[start..].iter_mut().zip(depth.clone()) {
-                let line = view.offset + r * view.row_stride;
-                for lane in 0..lanes {
-                    let split = Split::new(source[line + (first + lane) * view.col_stride]);
-                    lanes_at.significands[lane] = split.significand;
-                    lanes_at.exponents[lane] = split.exponent;
-                }
-            }
-            let blocks = self.elements[start..].chunks_exact(self.block_length);
-            self.special.extend(blocks.map(special_lanes));
+        let (height, group) = (self.height(), self.group);
+        let groups = cols.len().div_ceil(group);
+        self.values.clear();
+        self.values.resize(groups * height * group, 0.0);
+        let panels = self.values.chunks_exact_mut(height * group);
+        for (panel, first) in panels.zip(cols.clone().step_by(group)) {
+            let cols = first..cols.end.min(first + group);
+            fill_group(isa, source, view, cols, depth.clone(), panel, group);
         }
-    }
-
-    /// Number of blocks of a group, and of a row of the other panel.
-    #[inline(always)]
-    pub(super) fn groups(&self) -> usize {
-        self.special.len() / self.blocks.max(1)
-    }
-
-    /// The blocks of a group, and a bit for each lane that holds an infinity or NaN.
-    #[inline(always)]
-    pub(super) fn blocks<const LENGTH: usize>(
-        &self,
-        group: usize,
-    ) -> impl Iterator<Item = (&[SplitLanes; LENGTH], u16)> {
-        let blocks = group * self.blocks..(group + 1) * self.blocks;
-        let special = self.special[blocks.clone()].iter().copied();
-        let (elements, _) = self.elements.as_chunks();
-        elements[blocks].iter().zip(special)
+        let smallest = smallest_exponent(T::DTYPE);
+        self.exponents.clear();
+        self.exponents.resize(self.values.len(), 0);
+        for (to, &value) in self.exponents.iter_mut().zip(&self.values) {
+            *to = exponent(value, smallest);
+        }
+        self.special.clear();
+        let blocks = self.values.chunks_exact(self.block_length * group);
+        self.special.extend(blocks.map(|block| {
+            if !block.iter().fold(false, |any, &v| any | special(v)) {
+                return 0;
+            }
+            let of = |(i, &v): (usize, &f32)| u32::from(special(v)) << (i % group);
+            block.iter().enumerate().map(of).fold(0, |mask, bit| mask | bit)
+        }));
     }
 }
 
-/// A bit for each lane of a block that holds an infinity or NaN.
-fn special_lanes(block: &[SplitLanes]) -> u16 {
-    let mut largest = [ZERO_EXPONENT; LANES];
-    for lanes in block {
-        for (largest, &exponent) in largest.iter_mut().zip(&lanes.exponents) {
-            *largest = exponent.max(*largest);
+/// Fills the rows of a group's panel, `group` values each.
+#[inline(always)]
+fn fill_group<I: Isa, T: Element>(
+    isa: I,
+    source: &[T],
+    view: View,
+    cols: Range<usize>,
+    depth: Range<usize>,
+    panel: &mut [f32],
+    group: usize,
+) {
+    let at = |r, col| view.offset + r * view.row_stride + col * view.col_stride;
+    if view.col_stride == 1 {
+        for (line, r) in panel.chunks_exact_mut(group).zip(depth) {
+            let from = &source[at(r, cols.start)..][..cols.len()];
+            widen(isa, from, &mut line[..from.len()]);
+        }
+        return;
+    }
+    let mut done = 0;
+    if view.row_stride == 1 {
+        for half in (0..cols.len()).step_by(I::LANES) {
+            let lines = (cols.len() - half).min(I::LANES);
+            done = 0;
+            while done + I::LANES <= depth.len() {
+                let first = at(depth.start + done, cols.start + half);
+                let last = at(depth.start + done, cols.start + half + lines - 1);
+                assert!(last + I::LANES <= source.len() && done + I::LANES <= panel.len() / group);
+                let from = Strided {
+                    start: source[first..].as_ptr(),
+                    stride: view.col_stride,
+                };
+                let to = Strided {
+                    start: panel[done * group + half..].as_mut_ptr(),
+                    stride: group,
+                };
+                // SAFETY: the lines' elements lie inside the source, and LANES rows of the panel
+                // have LANES values from column `half` on, for a group is two vectors.
+                unsafe { isa.transpose(from, lines, to) };
+                done += I::LANES;
+            }
         }
     }
-    let specials = largest.iter().map(|&exponent| exponent >= INFINITY_MARK);
-    let bits = specials
-        .enumerate()
-        .map(|(lane, special)| u16::from(special) << lane);
-    bits.fold(0, |mask, bit| mask | bit)
+    for i in done..depth.len() {
+        for (lane, col) in cols.clone().enumerate() {
+            panel[i * group + lane] = source[at(depth.start + i, col)].widen();
+        }
+    }
+}
+
+/// Widens a line.
+#[inline(always)]
+fn widen<I: Isa, T: Element>(isa: I, from: &[T], to: &mut [f32]) {
+    assert_eq!(from.len(), to.len());
+    let mut i = 0;
+    while i + I::LANES <= from.len() {
+        // SAFETY: LANES elements from i on lie inside both.
+        unsafe { isa.store(to.as_mut_ptr().add(i), isa.load(from.as_ptr().add(i))) };
+        i += I::LANES;
+    }
+    for (to, from) in to[i..].iter_mut().zip(&from[i..]) {
+        *to = from.widen();
+    }
 }
