@@ -56,13 +56,8 @@ impl Format {
         }
     }
 
-    /// Fraction bits of the format.
-    pub(crate) const fn fraction_bits(self) -> u32 {
-        self.fraction_bits
-    }
-
     /// Bits of [`Number::Finite`]'s significand that are always zero.
-    pub(crate) const fn spare_bits(self) -> u32 {
+    const fn spare_bits(self) -> u32 {
         OPERAND_FRACTION - self.fraction_bits
     }
 
@@ -262,7 +257,7 @@ fn carried(c: f32) -> Term {
 /// Step 6: `sum` · 2^`unit` truncated toward zero to `result_bits` fraction bits, with gradual
 /// underflow.
 #[inline(always)]
-pub(crate) fn truncate(sum: i64, unit: i32, result_bits: i32) -> f32 {
+fn truncate(sum: i64, unit: i32, result_bits: i32) -> f32 {
     if sum == 0 {
         return 0.0;
     }

@@ -16,12 +16,12 @@ pub(in crate::cpu) struct Lanes([f32; LANES]);
 
 impl Portable {
     #[inline(always)]
-    pub(in crate::cpu) fn to_array(self, vector: Lanes) -> [f32; LANES] {
+    pub(in crate::cpu) fn array(vector: Lanes) -> [f32; LANES] {
         vector.0
     }
 
     #[inline(always)]
-    pub(in crate::cpu) fn from_array(self, values: [f32; LANES]) -> Lanes {
+    pub(in crate::cpu) fn of(values: [f32; LANES]) -> Lanes {
         Lanes(values)
     }
 }

@@ -92,28 +92,35 @@ impl Arithmetic {
         let shift = w.int(self.parameters.alignment_bits);
         for block in 0..lhs.blocks {
             let first = block * L;
-            // SAFETY: `first + k` is below `width`, which is `height`; a group is two vectors; and
-            // `carried` was measured above.
-            let a_value = |i: usize, k| unsafe { *a_values.get_unchecked(i * width + first + k) };
-            let a_exponent =
-                |i: usize, k| unsafe { *a_exponents.get_unchecked(i * width + first + k) };
-            let b_value = |k, half| unsafe {
-                w.load(b_values.as_ptr().add((first + k) * columns + half * W::LANES))
+            let a_at = |i: usize, k: usize| i * width + first + k;
+            let b_at = |k: usize| (first + k) * columns;
+            // SAFETY: a row has `width` values, of which first + k is one.
+            let a_value = |i, k| unsafe { *a_values.get_unchecked(a_at(i, k)) };
+            // SAFETY: as above.
+            let a_exponent = |i, k| unsafe { *a_exponents.get_unchecked(a_at(i, k)) };
+            let b_value = |k, half| {
+                // SAFETY: a group has `height` lines of two vectors, of which first + k is one.
+                unsafe { w.load(b_values.as_ptr().add(b_at(k) + half * W::LANES)) }
             };
-            let b_exponent =
-                |k| unsafe { w.load_exponents(b_exponents.as_ptr().add((first + k) * columns)) };
+            // SAFETY: as above.
+            let b_exponent = |k| unsafe { w.load_exponents(b_exponents.as_ptr().add(b_at(k))) };
 
             let mut largest = [w.exponents(0); ROWS];
             for k in 0..L {
                 let b = b_exponent(k);
                 for (i, largest) in largest.iter_mut().enumerate() {
                     let sum = w.exponents_add(b, w.exponents(a_exponent(i, k)));
-                    *largest = if k == 0 { sum } else { w.exponents_max(*largest, sum) };
+                    *largest = if k == 0 {
+                        sum
+                    } else {
+                        w.exponents_max(*largest, sum)
+                    };
                 }
             }
 
-            let c = |carried: &[f32], i: usize, half: usize| unsafe {
-                w.load(carried.as_ptr().add(i * stride + half * W::LANES))
+            let c = |carried: &[f32], i: usize, half: usize| {
+                // SAFETY: ROWS lines of two vectors were measured above.
+                unsafe { w.load(carried.as_ptr().add(i * stride + half * W::LANES)) }
             };
             let products = largest.map(|largest| w.halves(largest));
             let mut exponents = products;
@@ -147,7 +154,7 @@ impl Arithmetic {
                     let result = w.multiply(w.toward_zero(w.int_add(sum, term)), unit);
                     let none = w.greater(w.int(NO_PRODUCT), products[i][half]);
                     let result = w.select(none, c, result);
-                    // SAFETY: as above.
+                    // SAFETY: as for `c`.
                     unsafe {
                         let to = carried.as_mut_ptr().add(i * stride + half * W::LANES);
                         w.store(to, result);

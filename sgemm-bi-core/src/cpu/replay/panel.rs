@@ -170,7 +170,11 @@ impl Rhs {
                 return 0;
             }
             let of = |(i, &v): (usize, &f32)| u32::from(special(v)) << (i % group);
-            block.iter().enumerate().map(of).fold(0, |mask, bit| mask | bit)
+            block
+                .iter()
+                .enumerate()
+                .map(of)
+                .fold(0, |mask, bit| mask | bit)
         }));
     }
 }

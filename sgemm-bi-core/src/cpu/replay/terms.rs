@@ -1,8 +1,8 @@
 //! What the replay needs of a SIMD level beyond [`Isa`]: terms as integers, and their exponents.
 
-use crate::cpu::isa::{Isa, Portable};
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::isa::{Avx2, Avx512};
+use crate::cpu::isa::{Isa, Portable};
 
 /// Vectors of [`LANES`](Isa::LANES) 32-bit integers, and of twice as many exponents of 16 bits.
 ///
@@ -53,8 +53,6 @@ mod x86 {
 
     const TRUNCATE: i32 = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
 
-    // SAFETY, of every block in these two: `Avx512` and `Avx2` prove the features; the caller of a
-    // load answers for the memory.
     impl Terms for Avx512 {
         type Int = __m512i;
         type Exponents = __m512i;
@@ -62,26 +60,32 @@ mod x86 {
 
         #[inline(always)]
         fn int(self, value: i32) -> __m512i {
+            // SAFETY: `Avx512` proves the features.
             unsafe { _mm512_set1_epi32(value) }
         }
         #[inline(always)]
         fn int_add(self, a: __m512i, b: __m512i) -> __m512i {
+            // SAFETY: `Avx512` proves the features.
             unsafe { _mm512_add_epi32(a, b) }
         }
         #[inline(always)]
         fn int_sub(self, a: __m512i, b: __m512i) -> __m512i {
+            // SAFETY: `Avx512` proves the features.
             unsafe { _mm512_sub_epi32(a, b) }
         }
         #[inline(always)]
         fn int_max(self, a: __m512i, b: __m512i) -> __m512i {
+            // SAFETY: `Avx512` proves the features.
             unsafe { _mm512_max_epi32(a, b) }
         }
         #[inline(always)]
         fn int_abs(self, a: __m512i) -> __m512i {
+            // SAFETY: `Avx512` proves the features.
             unsafe { _mm512_abs_epi32(a) }
         }
         #[inline(always)]
         fn power(self, e: __m512i) -> __m512 {
+            // SAFETY: `Avx512` proves the features.
             unsafe {
                 let field = _mm512_add_epi32(e, _mm512_set1_epi32(127));
                 _mm512_castsi512_ps(_mm512_slli_epi32::<23>(field))
@@ -89,6 +93,7 @@ mod x86 {
         }
         #[inline(always)]
         fn exponent(self, a: __m512) -> __m512i {
+            // SAFETY: `Avx512` proves the features.
             unsafe {
                 let twice = _mm512_slli_epi32::<1>(_mm512_castps_si512(a));
                 let field = _mm512_srli_epi32::<24>(twice);
@@ -97,22 +102,27 @@ mod x86 {
         }
         #[inline(always)]
         fn truncate(self, a: __m512) -> __m512i {
+            // SAFETY: `Avx512` proves the features.
             unsafe { _mm512_cvttps_epi32(a) }
         }
         #[inline(always)]
         fn toward_zero(self, a: __m512i) -> __m512 {
+            // SAFETY: `Avx512` proves the features.
             unsafe { _mm512_cvt_roundepi32_ps::<TRUNCATE>(a) }
         }
         #[inline(always)]
         fn multiply(self, a: __m512, b: __m512) -> __m512 {
+            // SAFETY: `Avx512` proves the features.
             unsafe { _mm512_mul_ps(a, b) }
         }
         #[inline(always)]
         fn greater(self, a: __m512i, b: __m512i) -> __mmask16 {
+            // SAFETY: `Avx512` proves the features.
             unsafe { _mm512_cmpgt_epi32_mask(a, b) }
         }
         #[inline(always)]
         fn select(self, mask: __mmask16, a: __m512, b: __m512) -> __m512 {
+            // SAFETY: `Avx512` proves the features.
             unsafe { _mm512_mask_mov_ps(b, mask, a) }
         }
         #[inline(always)]
@@ -121,22 +131,27 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn load_exponents(self, from: *const i16) -> __m512i {
+            // SAFETY: `Avx512` proves the features; the caller answers for the memory.
             unsafe { _mm512_loadu_si512(from.cast()) }
         }
         #[inline(always)]
         fn exponents(self, pair: i32) -> __m512i {
+            // SAFETY: `Avx512` proves the features.
             unsafe { _mm512_set1_epi32(pair) }
         }
         #[inline(always)]
         fn exponents_add(self, a: __m512i, b: __m512i) -> __m512i {
+            // SAFETY: `Avx512` proves the features.
             unsafe { _mm512_add_epi16(a, b) }
         }
         #[inline(always)]
         fn exponents_max(self, a: __m512i, b: __m512i) -> __m512i {
+            // SAFETY: `Avx512` proves the features.
             unsafe { _mm512_max_epi16(a, b) }
         }
         #[inline(always)]
         fn halves(self, a: __m512i) -> [__m512i; 2] {
+            // SAFETY: `Avx512` proves the features.
             unsafe {
                 [
                     _mm512_cvtepi16_epi32(_mm512_castsi512_si256(a)),
@@ -153,26 +168,32 @@ mod x86 {
 
         #[inline(always)]
         fn int(self, value: i32) -> __m256i {
+            // SAFETY: `Avx2` proves the features.
             unsafe { _mm256_set1_epi32(value) }
         }
         #[inline(always)]
         fn int_add(self, a: __m256i, b: __m256i) -> __m256i {
+            // SAFETY: `Avx2` proves the features.
             unsafe { _mm256_add_epi32(a, b) }
         }
         #[inline(always)]
         fn int_sub(self, a: __m256i, b: __m256i) -> __m256i {
+            // SAFETY: `Avx2` proves the features.
             unsafe { _mm256_sub_epi32(a, b) }
         }
         #[inline(always)]
         fn int_max(self, a: __m256i, b: __m256i) -> __m256i {
+            // SAFETY: `Avx2` proves the features.
             unsafe { _mm256_max_epi32(a, b) }
         }
         #[inline(always)]
         fn int_abs(self, a: __m256i) -> __m256i {
+            // SAFETY: `Avx2` proves the features.
             unsafe { _mm256_abs_epi32(a) }
         }
         #[inline(always)]
         fn power(self, e: __m256i) -> __m256 {
+            // SAFETY: `Avx2` proves the features.
             unsafe {
                 let field = _mm256_add_epi32(e, _mm256_set1_epi32(127));
                 _mm256_castsi256_ps(_mm256_slli_epi32::<23>(field))
@@ -180,6 +201,7 @@ mod x86 {
         }
         #[inline(always)]
         fn exponent(self, a: __m256) -> __m256i {
+            // SAFETY: `Avx2` proves the features.
             unsafe {
                 let twice = _mm256_slli_epi32::<1>(_mm256_castps_si256(a));
                 let field = _mm256_srli_epi32::<24>(twice);
@@ -188,10 +210,12 @@ mod x86 {
         }
         #[inline(always)]
         fn truncate(self, a: __m256) -> __m256i {
+            // SAFETY: `Avx2` proves the features.
             unsafe { _mm256_cvttps_epi32(a) }
         }
         #[inline(always)]
         fn toward_zero(self, a: __m256i) -> __m256 {
+            // SAFETY: `Avx2` proves the features.
             unsafe {
                 // Rounded to nearest, and one step back where that went away from zero.
                 let near = _mm256_cvtepi32_ps(a);
@@ -202,38 +226,47 @@ mod x86 {
         }
         #[inline(always)]
         fn multiply(self, a: __m256, b: __m256) -> __m256 {
+            // SAFETY: `Avx2` proves the features.
             unsafe { _mm256_mul_ps(a, b) }
         }
         #[inline(always)]
         fn greater(self, a: __m256i, b: __m256i) -> __m256i {
+            // SAFETY: `Avx2` proves the features.
             unsafe { _mm256_cmpgt_epi32(a, b) }
         }
         #[inline(always)]
         fn select(self, mask: __m256i, a: __m256, b: __m256) -> __m256 {
+            // SAFETY: `Avx2` proves the features.
             unsafe { _mm256_blendv_ps(b, a, _mm256_castsi256_ps(mask)) }
         }
         #[inline(always)]
         fn lanes(self, mask: __m256i) -> u32 {
+            // SAFETY: `Avx2` proves the features.
             unsafe { _mm256_movemask_ps(_mm256_castsi256_ps(mask)) as u32 }
         }
         #[inline(always)]
         unsafe fn load_exponents(self, from: *const i16) -> __m256i {
+            // SAFETY: `Avx2` proves the features; the caller answers for the memory.
             unsafe { _mm256_loadu_si256(from.cast()) }
         }
         #[inline(always)]
         fn exponents(self, pair: i32) -> __m256i {
+            // SAFETY: `Avx2` proves the features.
             unsafe { _mm256_set1_epi32(pair) }
         }
         #[inline(always)]
         fn exponents_add(self, a: __m256i, b: __m256i) -> __m256i {
+            // SAFETY: `Avx2` proves the features.
             unsafe { _mm256_add_epi16(a, b) }
         }
         #[inline(always)]
         fn exponents_max(self, a: __m256i, b: __m256i) -> __m256i {
+            // SAFETY: `Avx2` proves the features.
             unsafe { _mm256_max_epi16(a, b) }
         }
         #[inline(always)]
         fn halves(self, a: __m256i) -> [__m256i; 2] {
+            // SAFETY: `Avx2` proves the features.
             unsafe {
                 [
                     _mm256_cvtepi16_epi32(_mm256_castsi256_si128(a)),
@@ -279,21 +312,23 @@ impl Terms for Portable {
     }
     #[inline(always)]
     fn power(self, e: Self::Int) -> Self::Vector {
-        self.from_array(each(|i| f32::from_bits((e[i].wrapping_add(127) as u32) << 23)))
+        Portable::of(each(|i| {
+            f32::from_bits((e[i].wrapping_add(127) as u32) << 23)
+        }))
     }
     #[inline(always)]
     fn exponent(self, a: Self::Vector) -> Self::Int {
-        let a = self.to_array(a);
+        let a = Portable::array(a);
         each(|i| (a[i].to_bits() << 1 >> 24) as i32 - 127)
     }
     #[inline(always)]
     fn truncate(self, a: Self::Vector) -> Self::Int {
-        let a = self.to_array(a);
+        let a = Portable::array(a);
         each(|i| a[i] as i32)
     }
     #[inline(always)]
     fn toward_zero(self, a: Self::Int) -> Self::Vector {
-        self.from_array(each(|i| {
+        Portable::of(each(|i| {
             let near = a[i] as f32;
             let over = (near as i32).wrapping_abs() > a[i].wrapping_abs();
             f32::from_bits(near.to_bits() - u32::from(over))
@@ -301,8 +336,8 @@ impl Terms for Portable {
     }
     #[inline(always)]
     fn multiply(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        let (a, b) = (self.to_array(a), self.to_array(b));
-        self.from_array(each(|i| a[i] * b[i]))
+        let (a, b) = (Portable::array(a), Portable::array(b));
+        Portable::of(each(|i| a[i] * b[i]))
     }
     #[inline(always)]
     fn greater(self, a: Self::Int, b: Self::Int) -> Self::Mask {
@@ -310,8 +345,8 @@ impl Terms for Portable {
     }
     #[inline(always)]
     fn select(self, mask: Self::Mask, a: Self::Vector, b: Self::Vector) -> Self::Vector {
-        let (a, b) = (self.to_array(a), self.to_array(b));
-        self.from_array(each(|i| if mask[i] { a[i] } else { b[i] }))
+        let (a, b) = (Portable::array(a), Portable::array(b));
+        Portable::of(each(|i| if mask[i] { a[i] } else { b[i] }))
     }
     #[inline(always)]
     fn lanes(self, mask: Self::Mask) -> u32 {
