@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo bench -p sgemm-bi-core --bench cpu -- [--threads N] [--filter TEXT] [--pairs N]
-//!     [--simd LEVEL] [--f32-only] [--markdown]
+//!     [--simd LEVEL] [--f32-only] [--markdown] [--replay]
 //! ```
 //!
 //! How it measures, and why not with criterion: criterion finishes one contender before it starts
@@ -30,6 +30,7 @@
 mod contenders;
 mod measure;
 mod openblas;
+mod replay;
 mod rows;
 
 use clap::Parser;
@@ -60,6 +61,9 @@ struct Options {
     /// Prints a Markdown table.
     #[arg(long)]
     markdown: bool,
+    /// Times the tensor-core tier's replay instead, at every SIMD level.
+    #[arg(long)]
+    replay: bool,
     /// Passed by `cargo bench`.
     #[arg(long, hide = true)]
     bench: bool,
@@ -71,6 +75,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .build_global()?;
+    if options.replay {
+        return replay::run(options.pairs.max(3));
+    }
     let mut engine = CpuEngine::new()?;
     if let Some(name) = &options.simd {
         let known = Simd::available().find(|simd| simd.name() == name);

@@ -1,13 +1,7 @@
 //! The class of each row, in a GPU's memory.
 
-use std::sync::Arc;
+use cudarc::driver::{CudaContext, CudaSlice, CudaView, DeviceSlice as _};
 
-use cudarc::driver::sys::CUdeviceptr;
-use cudarc::driver::{
-    CudaContext, CudaSlice, CudaStream, CudaView, DevicePtr, DeviceSlice as _, SyncOnDrop,
-};
-
-use super::driver::driver;
 use super::operands::same_device;
 use crate::error::Result;
 
@@ -57,6 +51,7 @@ macro_rules! with_targets {
         }
     };
 }
+pub(super) use with_targets;
 
 impl DeviceTargets<'_> {
     /// Number of targets.
@@ -83,27 +78,6 @@ impl DeviceTargets<'_> {
         let got = with_targets!(self, view => view.stream().context().ordinal());
         same_device(op, "targets", context.ordinal(), got)
     }
-
-    /// The address, in order with the stream's earlier and later work.
-    pub(super) fn pin<'a>(&'a self, stream: &'a CudaStream) -> (CUdeviceptr, SyncOnDrop<'a>) {
-        with_targets!(self, view => view.device_ptr(stream))
-    }
-
-    /// The target of a row, once the stream has come to it. The row is in range.
-    pub(super) fn read(&self, row: usize, stream: &Arc<CudaStream>) -> Result<i64> {
-        with_targets!(self, view => {
-            let mut target = [Default::default()];
-            stream
-                .memcpy_dtoh(&view.slice(row..row + 1), &mut target)
-                .and_then(|()| stream.synchronize())
-                .map_err(driver("read memory"))?;
-            Ok(widened(target[0]))
-        })
-    }
-}
-
-fn widened(target: impl Into<i64>) -> i64 {
-    target.into()
 }
 
 macro_rules! from_cuda {

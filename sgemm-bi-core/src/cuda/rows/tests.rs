@@ -1,7 +1,6 @@
 //! The constants of the kernels' exp and ln against those of the CPU's, and the instances.
 
-use super::kernels::{Kernel, Step};
-use super::{RowOp, TargetType};
+use super::{Kernel, RowOp, Step, TargetType};
 use crate::Dtype;
 use crate::math;
 
