@@ -141,7 +141,8 @@ pub enum Tier {
     Scalar,
     /// NVIDIA tensor cores of compute capability 8.0, 8.6 and 8.9.
     Ampere,
-    /// NVIDIA tensor cores of compute capability 9.0 and 10.0.
+    /// NVIDIA tensor cores of compute capability 9.0 and 10.0. `tensor-core` names it too.
+    #[value(alias = "tensor-core")]
     Hopper,
 }
 
@@ -294,6 +295,12 @@ mod tests {
             let message = error.unwrap_err().to_string();
             assert!(message.contains(expected), "{arguments:?}: {message}");
         }
+    }
+
+    #[test]
+    fn the_tensor_core_tier_is_the_newest_models() {
+        let cli = Cli::try_parse_from(["train-mlp", "--tier", "tensor-core"]).unwrap();
+        assert_eq!(cli.train.tier, super::Tier::Hopper);
     }
 
     #[test]
